@@ -17,24 +17,31 @@ from moe_long_context.catalog.loader import first_problem, gpu as gpu_named, mod
 from moe_long_context.config.run_config import RunConfig
 from moe_long_context.errors import BadValueError, InvalidLayoutError, shorten
 from moe_long_context.mesh.partition import Partition, PartitionRequest, partition
-from moe_long_context.mesh.sizes import Sizes, num_microbatches
+from moe_long_context.mesh.sizes import Sizes, min_gpus, num_microbatches
 
 FP8_PRECISIONS = ("fp8_tensorwise", "fp8_delayed", "fp8_blockwise", "mxfp8")
+NEEDED = ("model", "gpu", "num_gpus", "seq_length")
+STAND_INS: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "H100", "seq_length": 4096}
 FLEX = ("deepep", "hybridep", "ncclep")
 
 
 class Run:
-    """The resolved run. Attributes are plain values; sizes are never None."""
+    """The resolved run. Attributes are plain values; sizes are never None.
 
-    def __init__(self, config: RunConfig) -> None:
-        self.written = config
-        self.assumptions: list[str] = []
+    With `partial`, facts that were not given get a stand-in and are named in `missing`; rules about them stay silent.
+    """
+
+    def __init__(self, config: RunConfig, partial: bool = False) -> None:
+        self.written = _with_stand_ins(config) if partial else config
+        self.missing = frozenset(n for n in NEEDED if getattr(config, n) is None) if partial else frozenset()
+        config = self.written
+        self.assumptions: list[str] = [f"{n} = {STAND_INS.get(n, 'the smallest that fits')} (not given)" for n in sorted(self.missing)]
         self.model_id, self.arch = _architecture(config, self._assume)
         self.gpu = _gpu(config)
         self.bridge = config.frontend == "bridge"
-        self.num_gpus = self._need("num_gpus")
-        self.gpus_per_node = config.gpus_per_node or self.gpu.gpus_per_node
         self.seq_length = self._need("seq_length")
+        self.num_gpus = self._smallest() if "num_gpus" in self.missing else self._need("num_gpus")
+        self.gpus_per_node = config.gpus_per_node or self.gpu.gpus_per_node
         self._sizes()
         self._batch()
         self._training()
@@ -49,6 +56,12 @@ class Run:
                 f"{name} is needed.", given=None, fix="give at least model, gpu, num_gpus and seq_length", code="missing_field"
             )
         return int(value)
+
+    def _smallest(self) -> int:
+        c = self.written
+        tp, ep = c.tensor_model_parallel_size or 1, c.expert_model_parallel_size or 1
+        etp = c.expert_tensor_parallel_size or (1 if self.bridge and ep > 1 else tp)
+        return min_gpus(tp, c.context_parallel_size or 1, c.pipeline_model_parallel_size or 1, ep, etp)
 
     def _default(self, name: str, value: Any, why: str = "") -> Any:
         written = getattr(self.written, name)
@@ -267,13 +280,18 @@ def _base_shape(model: str | dict[str, Any], assume: Any) -> tuple[str, Architec
     return entry.id, entry.architecture
 
 
-def resolve(config: RunConfig | dict[str, Any]) -> Run:
-    """Fill every size of a configuration.
+def _with_stand_ins(config: RunConfig) -> RunConfig:
+    absent = {name: value for name, value in STAND_INS.items() if getattr(config, name) is None}
+    return config.model_copy(update=absent) if absent else config
+
+
+def resolve(config: RunConfig | dict[str, Any], partial: bool = False) -> Run:
+    """Fill every size of a configuration; `partial` puts stand-ins where a needed fact was not given.
 
     Raises:
         InputError: something needed is missing or cannot be a run.
     """
-    return Run(RunConfig.read(config))
+    return Run(RunConfig.read(config), partial)
 
 
 __all__ = ["FLEX", "FP8_PRECISIONS", "InvalidLayoutError", "Run", "resolve"]
