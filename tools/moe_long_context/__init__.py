@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from moe_long_context._version import VERSION as __version__
+from moe_long_context._version import VERSION
+
+__version__ = VERSION
 
 _PUBLIC = {
     "RunConfig": "moe_long_context.config.run_config",

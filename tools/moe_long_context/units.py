@@ -36,11 +36,10 @@ def parse_length(value: Any, name: str = "seq_length") -> int:
         if not whole:
             raise _bad_length(name, value)
         value = int(value)
-    if isinstance(value, str):
-        value = _length_from_text(value, name)
-    if not 0 < value <= MAX_SEQ_LENGTH:
-        raise _bad_length(name, value)
-    return value
+    tokens = _length_from_text(value, name) if isinstance(value, str) else int(value)
+    if not 0 < tokens <= MAX_SEQ_LENGTH:
+        raise _bad_length(name, tokens)
+    return tokens
 
 
 def _length_from_text(text: str, name: str) -> int:

@@ -17,10 +17,10 @@ MAX_BYTES = 50 * 1024 * 1024
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 40
 
-_Base: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _StrictLoader(_Base):
+class _StrictLoader(_Base):  # type: ignore[misc]
     """SafeLoader that also refuses aliases (bombs), deep nesting and repeated keys."""
 
     depth = 0
@@ -29,10 +29,10 @@ class _StrictLoader(_Base):
         """Refuse what a hand-written configuration never needs."""
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="anchors and aliases are not accepted", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem="anchors and aliases are not accepted", problem_mark=_mark(event))
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH}", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH}", problem_mark=_mark(event))
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -46,6 +46,10 @@ class _StrictLoader(_Base):
                 raise yaml.MarkedYAMLError(problem=f"key {key!r} appears twice", problem_mark=key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _mark(event: Any) -> Any:
+    return event.start_mark
 
 
 def load_text(text: str, name: str = "input") -> Any:
@@ -64,7 +68,7 @@ def load_text(text: str, name: str = "input") -> Any:
     except (ValueError, RecursionError):
         pass
     try:
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a SafeLoader subclass)
+        return yaml.load(text, Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
         raise UnreadableFileError(
             f"{name} is not readable YAML or JSON: {shorten(_reason(error))}.",

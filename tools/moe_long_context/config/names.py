@@ -20,20 +20,24 @@ ALIASES: dict[str, str] = {
 }  # fmt: skip
 
 SECTIONS = (
-    "recompute", "optimizer", "activation_offload", "cuda_graph", "overlap", "data", "moe", "vocab", "peft", "fsdp", "versions",
+    "recompute", "optimizer", "activation_offload", "cuda_graph", "overlap", "data", "moe", "vocab", "peft", "fsdp",
+    "versions",
 )  # fmt: skip
 
 FLAT: dict[str, str] = {
     "recompute_granularity": "recompute.granularity", "recompute_method": "recompute.method",
     "recompute_num_layers": "recompute.num_layers", "recompute_modules": "recompute.modules",
     "offload_modules": "activation_offload.modules",
-    "cuda_graph_impl": "cuda_graph.impl", "cuda_graph_modules": "cuda_graph.modules", "cuda_graph_scope": "cuda_graph.modules",
-    "optimizer_offload_fraction": "optimizer.cpu_offload_fraction", "cpu_offload_fraction": "optimizer.cpu_offload_fraction",
+    "cuda_graph_impl": "cuda_graph.impl", "cuda_graph_modules": "cuda_graph.modules",
+    "cuda_graph_scope": "cuda_graph.modules",
+    "optimizer_offload_fraction": "optimizer.cpu_offload_fraction",
+    "cpu_offload_fraction": "optimizer.cpu_offload_fraction",
     "optimizer_cpu_offload": "optimizer.cpu_offload",
     "use_distributed_optimizer": "optimizer.distributed", "use_precision_aware_optimizer": "optimizer.precision_aware",
     "overlap_moe_expert_parallel_comm": "overlap.ep_a2a", "delay_wgrad_compute": "overlap.delay_wgrad",
     "overlap_grad_reduce": "overlap.grad_reduce", "overlap_param_gather": "overlap.param_gather",
-    "moe_shared_expert_overlap": "overlap.shared_expert", "tp_comm_overlap": "overlap.tp_comm", "overlap_p2p_comm": "overlap.p2p",
+    "moe_shared_expert_overlap": "overlap.shared_expert", "tp_comm_overlap": "overlap.tp_comm",
+    "overlap_p2p_comm": "overlap.p2p",
     "moe_expert_capacity_factor": "moe.capacity_factor", "moe_pad_expert_input_to_capacity": "moe.pad_to_capacity",
     "token_imbalance": "moe.token_imbalance",
     "should_pad_vocab": "vocab.should_pad", "make_vocab_size_divisible_by": "vocab.divisible_by",
@@ -158,7 +162,9 @@ def _section_field(section: str, name: Any) -> str:
     flat = FLAT.get(text, "")
     if flat.startswith(section + "."):
         return flat.split(".", 1)[1]
-    raise UnknownNameError("key", f"{section}.{shorten(text, 80)}", [f"{section}.{n}" for n in known], code="unknown_key")
+    raise UnknownNameError(
+        "key", f"{section}.{shorten(text, 80)}", [f"{section}.{n}" for n in known], code="unknown_key"
+    )
 
 
 def _plain(value: Any) -> Any:

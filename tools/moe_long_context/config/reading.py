@@ -1,4 +1,4 @@
-"""Reads a run configuration from a file or text: the short form as YAML or JSON, and (in `formats`) the frameworks' own forms."""
+"""Reads a run configuration from a file or text: the short form (YAML, JSON) and, in `formats`, the frameworks' own."""
 
 from __future__ import annotations
 
@@ -31,9 +31,13 @@ def read_document(text: str, name: str) -> RunConfig:
     """
     data: Any = load_text(text, name)
     if data is None:
-        raise UnreadableFileError(f"{name} is empty.", given=name, fix="start with `model:`, `gpu:`, `num_gpus:`, `seq_length:`")
+        raise UnreadableFileError(
+            f"{name} is empty.", given=name, fix="start with `model:`, `gpu:`, `num_gpus:`, `seq_length:`"
+        )
     if not isinstance(data, dict):
         raise BadValueError(
-            f"{name} holds {type(data).__name__}, not a mapping of field: value.", given=name, fix="the form is `key: value`"
+            f"{name} holds {type(data).__name__}, not a mapping of field: value.",
+            given=name,
+            fix="the form is `key: value`",
         )
     return RunConfig.read(data)

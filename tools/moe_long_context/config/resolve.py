@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from moe_long_context.catalog.architecture import Architecture
 from moe_long_context.catalog.gpu import Gpu
-from moe_long_context.catalog.loader import first_problem, gpu as gpu_named, model_entry
+from moe_long_context.catalog.loader import first_problem, model_entry
+from moe_long_context.catalog.loader import gpu as gpu_named
 from moe_long_context.config.run_config import RunConfig
 from moe_long_context.errors import BadValueError, InvalidLayoutError, shorten
 from moe_long_context.mesh.partition import Partition, PartitionRequest, partition
@@ -35,7 +36,9 @@ class Run:
         self.written = _with_stand_ins(config) if partial else config
         self.missing = frozenset(n for n in NEEDED if getattr(config, n) is None) if partial else frozenset()
         config = self.written
-        self.assumptions: list[str] = [f"{n} = {STAND_INS.get(n, 'the smallest that fits')} (not given)" for n in sorted(self.missing)]
+        self.assumptions: list[str] = [
+            f"{n} = {STAND_INS.get(n, 'the smallest that fits')} (not given)" for n in sorted(self.missing)
+        ]
         self.model_id, self.arch = _architecture(config, self._assume)
         self.gpu = _gpu(config)
         self.bridge = config.frontend == "bridge"
@@ -53,7 +56,10 @@ class Run:
         value = getattr(self.written, name)
         if value is None:
             raise BadValueError(
-                f"{name} is needed.", given=None, fix="give at least model, gpu, num_gpus and seq_length", code="missing_field"
+                f"{name} is needed.",
+                given=None,
+                fix="give at least model, gpu, num_gpus and seq_length",
+                code="missing_field",
             )
         return int(value)
 
@@ -118,7 +124,9 @@ class Run:
     def _training(self) -> None:
         c = self.written
         self.precision = self._default("precision", "bf16")
-        self.dispatcher = c.dispatcher or self._framework("model.moe_token_dispatcher_type", "alltoall" if self.bridge else "allgather")
+        self.dispatcher = c.dispatcher or self._framework(
+            "model.moe_token_dispatcher_type", "alltoall" if self.bridge else "allgather"
+        )
         if c.dispatcher is None and self.arch.is_moe:
             self._assume(f"dispatcher = {self.dispatcher}")
         self.recompute_granularity = c.recompute.granularity if c.recompute else None
@@ -166,7 +174,7 @@ class Run:
     @cached_property
     def mtp(self) -> int:
         """MTP depths of the run."""
-        return self.arch.mtp_num_layers or 0
+        return int(self.arch.mtp_num_layers or 0)
 
     @cached_property
     def tokens_per_cp_rank(self) -> int:
@@ -236,7 +244,10 @@ def _gpu(config: RunConfig) -> Gpu:
         return Gpu.model_validate(data)
     except ValidationError as error:
         raise BadValueError(
-            f"gpu.{first_problem(error)}.", given=shorten(str(config.gpu)), allowed=sorted(Gpu.model_fields), code="bad_gpu"
+            f"gpu.{first_problem(error)}.",
+            given=shorten(str(config.gpu)),
+            allowed=sorted(Gpu.model_fields),
+            code="bad_gpu",
         ) from None
 
 
@@ -258,7 +269,9 @@ def _architecture(config: RunConfig, assume: Any) -> tuple[str, Architecture]:
     try:
         return name, Architecture.model_validate({**data, **overrides})
     except ValidationError as error:
-        raise BadValueError(f"model {first_problem(error)}.", given=shorten(str(overrides)), code="bad_architecture") from None
+        raise BadValueError(
+            f"model {first_problem(error)}.", given=shorten(str(overrides)), code="bad_architecture"
+        ) from None
 
 
 def _base_shape(model: str | dict[str, Any], assume: Any) -> tuple[str, Architecture]:
@@ -267,7 +280,10 @@ def _base_shape(model: str | dict[str, Any], assume: Any) -> tuple[str, Architec
             return "custom", Architecture.model_validate(model)
         except ValidationError as error:
             raise BadValueError(
-                f"model.{first_problem(error)}.", given="a mapping", allowed=sorted(Architecture.model_fields), code="bad_architecture"
+                f"model.{first_problem(error)}.",
+                given="a mapping",
+                allowed=sorted(Architecture.model_fields),
+                code="bad_architecture",
             ) from None
     if model.endswith(".json") or (("/" in model or "\\" in model) and Path(model).is_file()):
         from moe_long_context.catalog.huggingface import read_config

@@ -33,7 +33,7 @@ Size = Field(default=None, ge=1, le=MAX_COUNT)
 
 
 class RunConfig(BaseModel):
-    """One training run in Megatron-Core's field names. Build it with `RunConfig.read` to get aliases and clear errors."""
+    """One training run in Megatron-Core's field names. `RunConfig.read` builds it, with aliases and clear errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
 
@@ -113,7 +113,9 @@ class RunConfig(BaseModel):
             return source
         if not isinstance(source, dict):
             raise BadValueError(
-                "A run configuration is a mapping of field: value.", given=type(source).__name__, fix="see `schema memory`"
+                "A run configuration is a mapping of field: value.",
+                given=type(source).__name__,
+                fix="see `schema memory`",
             )
         data = names.canonical(source)
         try:

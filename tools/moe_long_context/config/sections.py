@@ -63,7 +63,9 @@ class Optimizer(Section):
 
     type: Literal["adam", "sgd", "muon", "dist_muon", "lion", "soap"] | None = None
     distributed: bool | None = None
-    cpu_offload: bool | None = Field(default=None, description="optimizer_cpu_offload; None = on when a fraction is set")
+    cpu_offload: bool | None = Field(
+        default=None, description="optimizer_cpu_offload; None = on when a fraction is set"
+    )
     cpu_offload_fraction: float | None = Field(default=None, ge=0, le=1)
     precision_aware: bool | None = None
     grad_dtype: Dtype | None = None

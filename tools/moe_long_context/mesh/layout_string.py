@@ -42,7 +42,9 @@ def stages_of(layout: str | Sequence[Sequence[str]]) -> tuple[str, ...]:
             )
     stages = tuple(text.split("|"))
     if len(stages) > MAX_STAGES:
-        raise InvalidLayoutError(f"pipeline_model_parallel_layout has more than {MAX_STAGES} stages.", given=shorten(layout))
+        raise InvalidLayoutError(
+            f"pipeline_model_parallel_layout has more than {MAX_STAGES} stages.", given=shorten(layout)
+        )
     return stages
 
 

@@ -16,10 +16,10 @@ from moe_long_context.mesh.layout_string import layout_problems, stages_of
 
 
 class Chunk(NamedTuple):
-    """One virtual pipeline stage: decoder layers [first, first + count), and what else it holds."""
+    """One virtual pipeline stage: decoder layers [first, first + layers), and what else it holds."""
 
     first: int
-    count: int
+    layers: int
     embedding: bool = False
     mtp: int = 0
     loss: bool = False
@@ -27,7 +27,7 @@ class Chunk(NamedTuple):
     @property
     def letters(self) -> str:
         """The chunk in layout letters."""
-        return "E" * self.embedding + "t" * self.count + "m" * self.mtp + "L" * self.loss
+        return "E" * self.embedding + "t" * self.layers + "m" * self.mtp + "L" * self.loss
 
 
 class Partition(NamedTuple):
@@ -83,7 +83,9 @@ def _from_layout(request: PartitionRequest) -> Partition:
     problems = layout_problems(stages, request.num_layers, request.mtp, request.pp)
     if problems:
         raise InvalidLayoutError(
-            f"pipeline_model_parallel_layout: {problems[0]}.", given=str(request.layout)[:200], fix="write one letter per layer, for example Et*3|(tt|)*29m|L"
+            f"pipeline_model_parallel_layout: {problems[0]}.",
+            given=str(request.layout)[:200],
+            fix="write one letter per layer, for example Et*3|(tt|)*29m|L",
         )
     chunks, first = [], 0
     for stage in stages:
@@ -141,7 +143,9 @@ def _assemble(request: PartitionRequest, vpp: int, counts: Sequence[int]) -> Par
     for index, count in enumerate(counts):
         layers = count - (request.account_embedding and index == 0) - (request.account_loss and index == last)
         if layers < 0:
-            raise InvalidLayoutError("A stage that only holds the accounted embedding and loss has no room.", given=str(request.pp))
+            raise InvalidLayoutError(
+                "A stage that only holds the accounted embedding and loss has no room.", given=str(request.pp)
+            )
         chunks.append(Chunk(first, layers, index == 0, request.mtp if index == last else 0, index == last))
         first += layers
     return Partition(request.pp, vpp, tuple(chunks))

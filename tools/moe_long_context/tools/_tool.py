@@ -47,13 +47,15 @@ class Tool:
     options: type[Options]
     result: type[BaseModel]
     configs: int = 1
-    call: Callable[..., Answer[Any]] = field(default=lambda: None, compare=False)  # type: ignore[assignment,return-value]
+    call: Callable[..., Answer[Any]] = field(default=lambda: None, compare=False)  # type: ignore[assignment]
 
 
 REGISTRY: dict[str, Tool] = {}
 
 
-def tool(command: str, options: type[Options], result: type[BaseModel], configs: int = 1) -> Callable[..., Callable[..., Answer[Any]]]:
+def tool(
+    command: str, options: type[Options], result: type[BaseModel], configs: int = 1
+) -> Callable[..., Callable[..., Answer[Any]]]:
     """Turn `(RunConfig..., Options) -> Draft` into a public tool and register it under its function's name.
 
     `configs` is how many run configurations it takes: 1, or 2 for a comparison.
@@ -103,7 +105,9 @@ def _configs(sources: tuple[Any, ...], keywords: dict[str, Any], count: int, opt
             raise BadValueError(f"{count} run configurations are needed, got {len(sources)}.", fix="pass them in order")
         return [read_source(source) for source in sources]
     if len(sources) > 1:
-        raise BadValueError(f"One run configuration is needed, got {len(sources)}.", fix="pass one, and options by name")
+        raise BadValueError(
+            f"One run configuration is needed, got {len(sources)}.", fix="pass one, and options by name"
+        )
     base = read_source(sources[0]) if sources and sources[0] is not None else RunConfig()
     fields = {key: keywords.pop(key) for key in list(keywords) if key not in options.model_fields}
     fields = {key: value for key, value in fields.items() if value is not None}
@@ -118,7 +122,9 @@ def _options(options: type[Options], keywords: dict[str, Any]) -> Options:
     try:
         return options.model_validate(given)
     except ValidationError as error:
-        raise BadValueError(f"{first_problem(error)}.", given=str(given)[:200], allowed=sorted(options.model_fields)) from None
+        raise BadValueError(
+            f"{first_problem(error)}.", given=str(given)[:200], allowed=sorted(options.model_fields)
+        ) from None
 
 
-__all__ = ["Draft", "InputError", "Options", "REGISTRY", "Tool", "read_source", "tool"]
+__all__ = ["REGISTRY", "Draft", "InputError", "Options", "Tool", "read_source", "tool"]
