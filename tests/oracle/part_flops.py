@@ -1,0 +1,43 @@
+"""Model FLOPs that Megatron Bridge's own counter gives, for every catalog model from 4K to 1M tokens."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import _env
+
+_env.prepare(bridge=True)
+
+from megatron.bridge.training.utils.flop_utils import num_floating_point_operations  # noqa: E402
+
+from moe_long_context.catalog.architecture import Architecture  # noqa: E402
+from moe_long_context.catalog.loader import model_entry, model_ids  # noqa: E402
+
+GOLDEN = "flops_bridge-0.6.2.json"
+LENGTHS = tuple(4096 << i for i in range(9))
+SEQUENCES = 8
+TENSOR_PARALLEL = (1, 8)
+
+
+def config_for(arch: Architecture, seq_length: int, tp: int) -> Any:
+    """The fields of a ConfigContainer that the counter reads."""
+    model = SimpleNamespace(**{name: getattr(arch, name) for name in Architecture.model_fields})
+    model.moe_layer_freq = [int(x) for x in arch.moe_layers] if arch.num_moe_experts else 1
+    model.seq_length, model.tensor_model_parallel_size, model.make_vocab_size_divisible_by = seq_length, tp, 128
+    return SimpleNamespace(model=model, peft=None, dataset=None)
+
+
+def record() -> dict[str, Any]:
+    """Model id -> one count for each length and TP."""
+    cases = {
+        model: {
+            f"{length}/tp{tp}": num_floating_point_operations(
+                config_for(model_entry(model).architecture, length, tp), SEQUENCES
+            )
+            for length in LENGTHS
+            for tp in TENSOR_PARALLEL
+        }
+        for model in model_ids()
+    }
+    return {"sequences": SEQUENCES, "flops": cases}
