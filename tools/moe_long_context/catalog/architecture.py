@@ -29,6 +29,7 @@ class LayerKind(NamedTuple):
     attention: AttentionKind
     ffn: FfnKind
     windowed: bool = False
+    indexer: bool = False
 
 
 class Architecture(BaseModel):
@@ -53,6 +54,10 @@ class Architecture(BaseModel):
     gated_linear_unit: bool = True
     activation_func: Literal["silu", "gelu", "quick_gelu", "squared_relu"] = "silu"
     qk_layernorm: bool = False
+    qk_layernorm_spans_heads: bool = Field(
+        default=False, description="one Q norm over all heads and one K norm over all groups (MiniMax-M2, OLMoE)"
+    )
+    qk_l2_norm: bool = False
     attention_output_gate: bool = False
 
     position_embedding_type: Literal["rope", "yarn", "mrope", "none", "learned_absolute"] = "rope"
@@ -64,7 +69,9 @@ class Architecture(BaseModel):
     no_rope_freq: int | None = Field(default=None, ge=1)
 
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
-    window_size: int | None = Field(default=None, ge=1, description="tokens a windowed layer looks back")
+    window_size: int | None = Field(
+        default=None, ge=1, description="tokens a windowed layer sees, its own included; Megatron-Core writes (n-1, 0)"
+    )
     window_attn_skip_freq: int | None = Field(
         default=None, ge=1, description="every n-th layer is not windowed; None with a window = all windowed"
     )
@@ -77,7 +84,9 @@ class Architecture(BaseModel):
     v_head_dim: int | None = Field(default=None, ge=1, le=8192)
 
     experimental_attention_variant: Literal["gated_delta_net", "dsa"] | None = None
-    linear_attention_freq: int | None = Field(default=None, ge=1, description="every n-th layer is softmax attention")
+    linear_attention_freq: int | tuple[int, ...] | None = Field(
+        default=None, description="every n-th layer is softmax attention; or one entry a layer, 1 = linear"
+    )
     linear_conv_kernel_dim: int = Field(default=4, ge=1, le=64)
     linear_key_head_dim: int = Field(default=128, ge=1, le=8192)
     linear_value_head_dim: int = Field(default=128, ge=1, le=8192)
@@ -104,6 +113,10 @@ class Architecture(BaseModel):
     moe_latent_size: int | None = Field(default=None, ge=1, le=MAX_DIM)
 
     mtp_num_layers: int | None = Field(default=None, ge=1, le=16)
+    mtp_use_repeated_layer: bool = Field(default=False, description="all MTP depths share one set of weights")
+    mtp_hybrid_override_pattern: str | None = Field(
+        default=None, max_length=64, description="layers of one MTP depth of a hybrid model"
+    )
 
     hybrid_layer_pattern: str | None = Field(
         default=None, max_length=MAX_LAYERS, description="M = Mamba, * = attention, - = dense MLP, E = MoE"
@@ -118,6 +131,12 @@ class Architecture(BaseModel):
     def _read_freq(cls, value: Any) -> Any:
         return layer_freq_from_text(value) if isinstance(value, str) else value
 
+    @field_validator("window_size", mode="before")
+    @classmethod
+    def _read_window(cls, value: Any) -> Any:
+        pair = isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], int)
+        return value[0] + 1 if pair else value
+
     @model_validator(mode="after")
     def _whole(self) -> Architecture:
         if self.multi_latent_attention and None in (
@@ -128,8 +147,15 @@ class Architecture(BaseModel):
             raise ValueError("num_moe_experts needs moe_ffn_hidden_size")
         if isinstance(self.moe_layer_freq, tuple) and any(x not in (0, 1) for x in self.moe_layer_freq):
             raise ValueError("moe_layer_freq as a list holds only 0 and 1")
-        if self.hybrid_layer_pattern and set(self.hybrid_layer_pattern) - set("M*-E"):
-            raise ValueError("hybrid_layer_pattern holds only M, *, - and E")
+        for pattern in (self.hybrid_layer_pattern, self.mtp_hybrid_override_pattern):
+            if pattern and set(pattern) - set(_HYBRID):
+                raise ValueError("hybrid_layer_pattern and mtp_hybrid_override_pattern hold only M, *, - and E")
+        if self.hybrid_layer_pattern and "M" in self.hybrid_layer_pattern and not self.mamba_num_heads:
+            raise ValueError("a hybrid_layer_pattern with M needs mamba_num_heads")
+        if self.experimental_attention_variant == "dsa" and not (
+            self.dsa_indexer_n_heads and self.dsa_indexer_head_dim
+        ):
+            raise ValueError("dsa needs dsa_indexer_n_heads and dsa_indexer_head_dim")
         return self
 
     @cached_property
@@ -149,14 +175,17 @@ class Architecture(BaseModel):
             return tuple(_HYBRID[c] for c in self.hybrid_layer_pattern[: self.num_layers])
         moe = self.moe_layers
         return tuple(
-            LayerKind(self._attention(i), "moe" if i < len(moe) and moe[i] else "dense", self._windowed(i))
+            LayerKind(
+                self._attention(i), "moe" if i < len(moe) and moe[i] else "dense", self._windowed(i), self._indexes(i)
+            )
             for i in range(self.num_layers)
         )
 
     def _attention(self, index: int) -> AttentionKind:
         if self.experimental_attention_variant == "gated_delta_net":
             freq = self.linear_attention_freq or 1
-            return "gqa" if (index + 1) % freq == 0 else "gdn"
+            linear = (index + 1) % freq != 0 if isinstance(freq, int) else bool(freq[index : index + 1] == (1,))
+            return "gdn" if linear else "gqa"
         return "mla" if self.multi_latent_attention else "gqa"
 
     def _windowed(self, index: int) -> bool:
@@ -164,15 +193,29 @@ class Architecture(BaseModel):
             return False
         return self.window_attn_skip_freq is None or (index + 1) % self.window_attn_skip_freq != 0
 
-    @property
+    def _indexes(self, index: int) -> bool:
+        """Whether a sparse-attention layer has its own indexer: megatron-core dsa.py, is_dsa_skip_topk_layer."""
+        if self.experimental_attention_variant != "dsa":
+            return False
+        return max(index + 1 - max(self.dsa_indexer_skip_topk_offset, 1), 0) % self.dsa_indexer_topk_freq == 0
+
+    @cached_property
     def mtp_layer_kind(self) -> LayerKind:
-        """The layer inside each MTP depth: a copy of the last decoder layer's spec."""
-        return self.layer_kinds[-1]
+        """The layer inside each MTP depth: the last decoder layer's spec, numbered as layer 1 of its own.
+
+        Of a hybrid model, the attention and the feed-forward part of its MTP pattern as one layer.
+        """
+        if self.mtp_hybrid_override_pattern:
+            kinds = [_HYBRID[c] for c in self.mtp_hybrid_override_pattern]
+            attention = next((k for k in kinds if k.attention != "none"), kinds[0]).attention
+            return LayerKind(attention, next((k for k in kinds if k.ffn != "none"), kinds[0]).ffn)
+        last = self.layer_kinds[-1]
+        return last._replace(windowed=self._windowed(0), indexer=self._indexes(0))
 
     @property
     def is_moe(self) -> bool:
         """Whether any layer has experts."""
-        return any(self.moe_layers) if not self.hybrid_layer_pattern else "E" in self.hybrid_layer_pattern
+        return "E" in self.hybrid_layer_pattern if self.hybrid_layer_pattern else any(self.moe_layers)
 
     @property
     def glu_factor(self) -> int:
