@@ -24,6 +24,8 @@ def config_for(arch: Architecture, seq_length: int, tp: int) -> Any:
     """The fields of a ConfigContainer that the counter reads."""
     model = SimpleNamespace(**{name: getattr(arch, name) for name in Architecture.model_fields})
     model.moe_layer_freq = [int(x) for x in arch.moe_layers] if arch.num_moe_experts else 1
+    if isinstance(arch.linear_attention_freq, tuple):
+        model.linear_attention_freq = list(arch.linear_attention_freq)
     model.seq_length, model.tensor_model_parallel_size, model.make_vocab_size_divisible_by = seq_length, tp, 128
     return SimpleNamespace(model=model, peft=None, dataset=None)
 

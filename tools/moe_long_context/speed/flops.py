@@ -77,8 +77,7 @@ def _attention_terms(arch: Architecture, seq_length: int, depths: int) -> float:
     term = _mla(arch, seq_length, layers) if arch.multi_latent_attention else _gqa(arch, seq_length, layers)
     if arch.experimental_attention_variant != "gated_delta_net":
         return term
-    freq = arch.linear_attention_freq or 1
-    pattern = [0 if (i + 1) % freq == 0 else 1 for i in range(arch.num_layers)]
+    pattern = [int(kind.attention == "gdn") for kind in arch.layer_kinds]
     gdn_layers = sum(pattern) + pattern[-1] * depths
     return _gdn(arch) * gdn_layers + term / layers * (layers - gdn_layers)
 

@@ -1,0 +1,72 @@
+"""Seconds of the collectives of one layer or step, from bytes, group size and where the group lives.
+
+A group whose ranks all share NVLink runs at NVLink speed; any other is bounded by each GPU's network port.
+Rank order is Megatron's (tp, cp, ep, dp, pp; fastest first), so a group of span n covers n neighbouring ranks.
+"""
+
+from __future__ import annotations
+
+from moe_long_context.speed.facts import Facts
+
+
+def _bandwidth(facts: Facts, span: float) -> float:
+    """Bytes/s per GPU, one direction, of a ring over `span` neighbouring ranks."""
+    if span <= facts.rates.domain:
+        return facts.rates.nvlink * facts.eff.nvlink_collective
+    return facts.rates.nic * facts.eff.nic
+
+
+def ring(facts: Facts, full_bytes: float, group: int, span: float) -> float:
+    """All-gather or reduce-scatter of a tensor of `full_bytes`: (n-1)/n of it crosses each link."""
+    if group <= 1:
+        return 0.0
+    return full_bytes * (group - 1) / group / _bandwidth(facts, span)
+
+
+def all_to_all(facts: Facts, local_bytes: float, group: int, span: float) -> float:
+    """Each rank keeps 1/n of its bytes and sends the rest; the part that leaves the NVLink domain goes by network."""
+    if group <= 1:
+        return 0.0
+    inside = min(1.0, facts.rates.domain / span)
+    away = local_bytes * (1 - inside) / (facts.rates.nic * facts.eff.nic)
+    near = local_bytes * max(inside - 1 / group, 0.0) / (facts.rates.nvlink * facts.eff.nvlink_collective)
+    return max(away, near)
+
+
+def distinct(groups: float, topk: float, share: float) -> float:
+    """Expected number of distinct groups that `topk` experts fall in, of `groups` equal ones that a token may reach.
+
+    Uniform routing: groups * (1 - (1 - 1/groups)^topk); `share` bounds it for group-limited routing.
+    """
+    if groups <= 1:
+        return 1.0
+    expected: float = groups * (1 - (1 - 1 / groups) ** topk)
+    return min(expected, share)
+
+
+def expert_exchange(facts: Facts, tokens: float, width: float) -> float:
+    """One dispatch or one combine of `tokens` tokens [T, width] in BF16 over EP ranks, in seconds.
+
+    alltoall sends one copy per chosen expert; DeepEP and HybridEP one per destination rank inside NVLink and one per
+    destination node across the network. allgather moves every token to every rank.
+    """
+    if facts.ep * facts.etp <= 1:
+        return 0.0
+    arch, ep, e = facts.arch, facts.ep, facts.eff
+    domain = max(1.0, min(ep * facts.etp, facts.rates.domain) / facts.etp)
+    nodes = ep / domain
+    token_bytes = 2 * width * tokens * facts.imbalance
+    if facts.dispatcher == "allgather":
+        return ring(facts, token_bytes * ep, ep, ep * facts.etp)
+    topk = arch.moe_router_topk
+    if facts.flex:
+        near_speed = facts.rates.nvlink * e.nvlink_flex * (e.nvlink_deepep if facts.dispatcher == "deepep" else 1.0)
+        ranks = distinct(ep, topk, topk)
+        limit = arch.moe_router_group_topk or topk
+        away = distinct(nodes, topk, limit) * (nodes - 1) / nodes if nodes > 1 else 0.0
+        near = ranks * (domain - 1) / domain
+    else:
+        near_speed = facts.rates.nvlink * e.nvlink_alltoall
+        away = topk * (nodes - 1) / nodes if nodes > 1 else 0.0
+        near = topk / nodes * (domain - 1) / domain
+    return max(token_bytes * away / (facts.rates.nic * e.nic), token_bytes * near / near_speed)

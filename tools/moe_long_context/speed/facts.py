@@ -1,0 +1,117 @@
+"""`Facts`: what decides the time of one layer on one GPU, as one hashable tuple, so that layouts share work."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from moe_long_context.catalog.architecture import Architecture
+from moe_long_context.config.resolve import FLEX, Run
+from moe_long_context.speed.efficiency import Efficiency, of_platform, platform_of
+
+TERA, GIGA = 1e12, 1e9
+GRAPH_EVERYTHING = frozenset({"full_iteration"})
+GRAPH_LAYER = frozenset({"attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"})
+
+
+class Rates(NamedTuple):
+    """A GPU's peaks: FLOP/s, bytes/s, bytes/s one direction, ranks."""
+
+    bf16: float
+    fp8: float
+    hbm: float
+    nvlink: float
+    domain: int
+    nic: float
+
+
+class Facts(NamedTuple):
+    """Everything `layers` reads. Sizes are ranks, lengths tokens."""
+
+    arch: Architecture
+    rates: Rates
+    eff: Efficiency
+    tp: int
+    cp: int
+    ep: int
+    etp: int
+    sequence_parallel: bool
+    seq_length: int
+    micro_batch: int
+    fp8: bool
+    cast_passes: float
+    fp8_attention: bool
+    fused_mlp: bool
+    dispatcher: str
+    ep_overlap: bool
+    shared_overlap: bool
+    cp_comm: str
+    recompute: frozenset[str]
+    full_recompute: float
+    graphs: frozenset[str]
+    imbalance: float
+    vocab: int
+    loss: str
+
+    @property
+    def tokens_cp(self) -> float:
+        """Tokens of a microbatch on one CP rank: rows of the TP-sharded GEMMs."""
+        return self.seq_length * self.micro_batch / self.cp
+
+    @property
+    def tokens_sp(self) -> float:
+        """Tokens per rank in the sequence-parallel region: rows of norms, router and dispatch."""
+        return self.tokens_cp / self.tp if self.sequence_parallel else self.tokens_cp
+
+    @property
+    def flex(self) -> bool:
+        """Whether DeepEP or HybridEP dispatches."""
+        return self.dispatcher in FLEX
+
+    @property
+    def local_experts(self) -> float:
+        """Experts on one rank."""
+        return (self.arch.num_moe_experts or 0) / self.ep
+
+
+CAST_PASSES = {
+    "bf16": 0.0, "fp8_delayed": 1.0, "fp8_tensorwise": 1.5, "fp8_blockwise": 1.25, "mxfp8": 1.0, "nvfp4": 1.25,
+}  # fmt: skip
+
+
+def facts_of(run: Run, eff: Efficiency | None = None) -> Facts:
+    """The facts of a run; `eff` replaces the platform's parameters (calibration)."""
+    c, s, gpu = run.written, run.sizes, run.gpu
+    fp8 = run.precision != "bf16"
+    peak8 = gpu.fp8_tflops or gpu.bf16_tflops
+    rates = Rates(
+        gpu.bf16_tflops * TERA, (peak8 if fp8 else gpu.bf16_tflops) * TERA, gpu.hbm_tb_s * TERA,
+        gpu.nvlink_gb_s * GIGA, gpu.nvlink_domain, gpu.nic_gb_s * GIGA,
+    )  # fmt: skip
+    comm = run.cp_comm_type
+    return Facts(
+        run.arch, rates, eff or of_platform(platform_of(gpu)), s.tp, s.cp, s.ep, s.etp, run.sequence_parallel,
+        run.seq_length, run.micro_batch_size, fp8, CAST_PASSES[run.precision],
+        fp8 and bool(c.field("mixed_precision.fp8_dot_product_attention")),
+        bool(c.field("model.use_transformer_engine_op_fuser")), run.dispatcher, bool(c.overlap.ep_a2a),
+        bool(c.overlap.shared_expert), comm if isinstance(comm, str) else comm[0],
+        run.recompute_modules, _full_share(run), _graphs(run), c.moe.token_imbalance, run.padded_vocab_size, run.loss,
+    )  # fmt: skip
+
+
+def _full_share(run: Run) -> float:
+    """Share of the layers whose whole forward is replayed: all of them for uniform, num_layers of a stage for block."""
+    if run.recompute_granularity != "full":
+        return 0.0
+    if run.recompute_method == "block" and run.recompute_num_layers:
+        per_chunk = run.arch.num_layers / (run.sizes.pp * run.sizes.vpp)
+        return min(1.0, run.recompute_num_layers / per_chunk)
+    return 1.0
+
+
+def _graphs(run: Run) -> frozenset[str]:
+    graph = run.written.cuda_graph
+    if graph.impl == "none":
+        return frozenset()
+    if graph.impl == "full_iteration" or "full_iteration" in graph.modules:
+        return GRAPH_EVERYTHING
+    return frozenset(graph.modules) or GRAPH_LAYER
