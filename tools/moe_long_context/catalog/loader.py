@@ -32,6 +32,10 @@ class ModelEntry(BaseModel):
     family: str = ""
     source: dict[str, Any] | str = ""
     architecture: Architecture
+    bridge_defaults: dict[str, Any] = Field(
+        default_factory=dict,
+        description="what the model's released Bridge recipe sets away from the framework's default",
+    )
     published: dict[str, float] = Field(default_factory=dict, description="total_b, active_b as the vendor prints them")
     checked: str = Field(default="", description="how the parameter count was checked, or why it could not be")
     notes: str = ""
@@ -63,16 +67,25 @@ def _read(kind: str, path: Path, model: type[BaseModel]) -> Any:
         return model.model_validate(data)
     except ValidationError as error:
         raise BadValueError(
-            f"{kind} entry {path.name} is not valid: {first_problem(error)}.", given=path.name, fix="see CONTRIBUTING.md"
+            f"{kind} entry {path.name} is not valid: {first_problem(error)}.",
+            given=path.name,
+            fix="see CONTRIBUTING.md",
         ) from None
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first pydantic complaint as one line: where and what."""
+    """The first pydantic complaint as one line: where, what is allowed, what was given."""
     problem = error.errors(include_url=False)[0]
-    where = ".".join(str(x) for x in problem["loc"]) or "value"
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{where}: {shorten(message)}"
+    where = ".".join(str(x) for x in problem["loc"] if not isinstance(x, str) or x not in _UNION_TAGS) or "value"
+    message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    given = problem.get("input")
+    shown = "" if isinstance(given, dict) else f", got {shorten(given, 60)}"
+    return (
+        f"{where} {shorten(message)}{shown}" if message.startswith("should") else f"{where}: {shorten(message)}{shown}"
+    )
+
+
+_UNION_TAGS = ("str", "int", "tuple[str, ...]", "dict[str,any]", "tuple[tuple[str, ...], ...]", "tuple[int, ...]")
 
 
 def _lookup(kind: str, name: str, model: type[BaseModel]) -> Any:

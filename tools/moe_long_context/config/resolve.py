@@ -23,6 +23,7 @@ from moe_long_context.mesh.sizes import Sizes, min_gpus, num_microbatches
 FP8_PRECISIONS = ("fp8_tensorwise", "fp8_delayed", "fp8_blockwise", "mxfp8")
 NEEDED = ("model", "gpu", "num_gpus", "seq_length")
 STAND_INS: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "H100", "seq_length": 4096}
+DEFAULT_TE_VERSION = "2.16.0"
 FLEX = ("deepep", "hybridep", "ncclep")
 
 
@@ -39,7 +40,7 @@ class Run:
         self.assumptions: list[str] = [
             f"{n} = {STAND_INS.get(n, 'the smallest that fits')} (not given)" for n in sorted(self.missing)
         ]
-        self.model_id, self.arch = _architecture(config, self._assume)
+        self.model_id, self.arch, self.recipe_defaults = _architecture(config, self._assume)
         self.gpu = _gpu(config)
         self.bridge = config.frontend == "bridge"
         self.seq_length = self._need("seq_length")
@@ -136,8 +137,18 @@ class Run:
         self.offload_modules = frozenset(c.activation_offload.modules)
         self.loss = self._default("loss", "fused" if self.bridge else "eager", f"{self.frontend_name} default")
         self.attention_backend = c.attention_backend or "auto"
+        self.gradient_accumulation_fusion = bool(self._framework("model.gradient_accumulation_fusion", True))
+        self.te_version = _version_tuple(c.versions.transformer_engine or DEFAULT_TE_VERSION)
+        self._loss_impl()
         self._optimizer()
         self._vocab()
+
+    def _loss_impl(self) -> None:
+        written = self.written.megatron.get("model.cross_entropy_fusion_impl")
+        default = self.recipe_defaults.get("cross_entropy_fusion_impl", "native") if self.bridge else "native"
+        self.cross_entropy_fusion_impl = str(written or default)
+        if self.loss == "fused" and written is None:
+            self._assume(f"cross_entropy_fusion_impl = {default} (the model's released recipe)")
 
     def _framework(self, path: str, default: Any) -> Any:
         return self.written.megatron.get(path, default)
@@ -158,11 +169,17 @@ class Run:
         self.grad_dtype = o.grad_dtype or "fp32"
         self.moment_dtype = o.moment_dtype or "fp32"
         self.master_dtype = o.master_dtype or "fp32"
-        self.fp8_primary_weights = bool(
-            self.written.megatron.get("mixed_precision.fp8_param_gather")
-            or self.written.megatron.get("mixed_precision.fp8_param")
-            or self.written.megatron.get("ddp.fp8_param_gather")
-        )
+        self.fp8_primary_weights = self._fp8_primary_weights()
+
+    def _fp8_primary_weights(self) -> bool:
+        """Whether weights live in FP8. Bridge's mixed-precision recipes gather FP8 parameters except for blockwise."""
+        for path in ("mixed_precision.fp8_param_gather", "mixed_precision.fp8_param", "ddp.fp8_param_gather"):
+            if path in self.written.megatron:
+                return bool(self.written.megatron[path])
+        default = self.bridge and self.precision in ("fp8_tensorwise", "fp8_delayed", "mxfp8")
+        if default:
+            self._assume(f"fp8_param_gather = True (Bridge's {self.precision} mixed-precision recipe)")
+        return default
 
     def _vocab(self) -> None:
         v = self.written.vocab
@@ -251,8 +268,12 @@ def _gpu(config: RunConfig) -> Gpu:
         ) from None
 
 
-def _architecture(config: RunConfig, assume: Any) -> tuple[str, Architecture]:
-    """The model's id and shape, with the run's own overrides applied."""
+def _version_tuple(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:3] if part.isdigit())
+
+
+def _architecture(config: RunConfig, assume: Any) -> tuple[str, Architecture, dict[str, Any]]:
+    """The model's id, its shape with the run's own overrides applied, and its released recipe's own defaults."""
     if config.model is None:
         raise BadValueError("model is needed.", fix="give for example model: deepseek-v3", code="missing_field")
     overrides = {
@@ -262,22 +283,21 @@ def _architecture(config: RunConfig, assume: Any) -> tuple[str, Architecture]:
     }
     if config.mtp_num_layers is not None:
         overrides["mtp_num_layers"] = config.mtp_num_layers or None
-    name, base = _base_shape(config.model, assume)
+    name, base, defaults = _base_shape(config.model, assume)
     if not overrides:
-        return name, Architecture.model_validate(base) if isinstance(base, dict) else base
-    data = base if isinstance(base, dict) else base.model_dump()
+        return name, base, defaults
     try:
-        return name, Architecture.model_validate({**data, **overrides})
+        return name, Architecture.model_validate({**base.model_dump(), **overrides}), defaults
     except ValidationError as error:
         raise BadValueError(
             f"model {first_problem(error)}.", given=shorten(str(overrides)), code="bad_architecture"
         ) from None
 
 
-def _base_shape(model: str | dict[str, Any], assume: Any) -> tuple[str, Architecture]:
+def _base_shape(model: str | dict[str, Any], assume: Any) -> tuple[str, Architecture, dict[str, Any]]:
     if isinstance(model, dict):
         try:
-            return "custom", Architecture.model_validate(model)
+            return "custom", Architecture.model_validate(model), {}
         except ValidationError as error:
             raise BadValueError(
                 f"model.{first_problem(error)}.",
@@ -291,9 +311,9 @@ def _base_shape(model: str | dict[str, Any], assume: Any) -> tuple[str, Architec
         entry, notes = read_config(model)
         for note in notes:
             assume(note)
-        return entry.id, entry.architecture
+        return entry.id, entry.architecture, {}
     entry = model_entry(model)
-    return entry.id, entry.architecture
+    return entry.id, entry.architecture, entry.bridge_defaults
 
 
 def _with_stand_ins(config: RunConfig) -> RunConfig:

@@ -1,0 +1,86 @@
+"""Activation bytes of one pipeline chunk for one microbatch: what stays until its backward, and the steps of that backward."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from moe_long_context.catalog.architecture import LayerKind
+from moe_long_context.config.resolve import Run
+from moe_long_context.memory.activations import layer_saved_bytes, mtp_saved_bytes, postprocess_saved_bytes
+from moe_long_context.memory.working import layer_working_bytes
+from moe_long_context.mesh.partition import Chunk
+
+
+class BackwardStep(NamedTuple):
+    """The backward of one layer: `offset` (<= 0) is what later layers of the chunk have freed by then."""
+
+    offset: float
+    working: float
+
+
+class ChunkBytes(NamedTuple):
+    """One microbatch of one chunk, in bytes."""
+
+    kept: float
+    backward_steps: tuple[BackwardStep, ...]
+
+
+class _LayerCost(NamedTuple):
+    kept: float
+    working: float
+
+
+def chunk_bytes(run: Run, chunk: Chunk) -> ChunkBytes:
+    """Kept bytes and the backward steps that can be the chunk's peak: the last layer of each run of equal layers."""
+    costs = _layer_costs(run, chunk)
+    kept = sum(cost.kept for cost in costs)
+    extra = postprocess_saved_bytes(run) if chunk.loss else 0.0
+    steps: list[BackwardStep] = []
+    freed = extra
+    previous: _LayerCost | None = None
+    for cost in reversed(costs):
+        if cost != previous:
+            steps.append(BackwardStep(-freed, cost.working))
+        freed += cost.kept
+        previous = cost
+    return ChunkBytes(kept + extra, tuple(steps) or (BackwardStep(0.0, 0.0),))
+
+
+def _layer_costs(run: Run, chunk: Chunk) -> list[_LayerCost]:
+    """Cost of each layer of the chunk in forward order, MTP depths last."""
+    kinds = run.arch.layer_kinds[chunk.first : chunk.first + chunk.layers]
+    costs = [_cost(run, kind, _checkpoint(run, index)) for index, kind in enumerate(kinds)]
+    if chunk.mtp:
+        inner = _cost(run, run.arch.mtp_layer_kind, _checkpoint(run, 0, mtp=True))
+        costs += [_LayerCost(inner.kept + mtp_saved_bytes(run), inner.working)] * chunk.mtp
+    return costs
+
+
+class _Checkpoint(NamedTuple):
+    """How full recompute treats a layer: whether its input is kept, and how many layers are replayed together."""
+
+    keeps_input: bool
+    replayed: int
+
+
+def _checkpoint(run: Run, index: int, mtp: bool = False) -> _Checkpoint | None:
+    """None = the layer is not checkpointed whole. `uniform n` keeps every n-th input, `block n` the first n layers' inputs.
+
+    Source: megatron-core 0.19.2 transformer/transformer_block.py _checkpointed_forward; MTP: multi_token_prediction.py
+    (uniform with n = 1 only; block is skipped).
+    """
+    if run.recompute_granularity != "full":
+        return None
+    count = run.recompute_num_layers or 1
+    if run.recompute_method == "block":
+        return _Checkpoint(True, 1) if index < count and not mtp else None
+    return _Checkpoint(index % count == 0, count)
+
+
+def _cost(run: Run, kind: LayerKind, checkpoint: _Checkpoint | None) -> _LayerCost:
+    saved = layer_saved_bytes(run, kind)
+    working = layer_working_bytes(run, kind)
+    if checkpoint is None:
+        return _LayerCost(saved.kept, saved.rematerialised + working)
+    kept = saved.layer_input if checkpoint.keeps_input else 0.0
+    return _LayerCost(kept, saved.everything * checkpoint.replayed + working)
