@@ -12,6 +12,7 @@ Order matters: Megatron-Core is imported while Transformer Engine is truly absen
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import importlib.abc
 import importlib.machinery
@@ -42,7 +43,7 @@ for _path in (ROOT / "tools", ROOT / "tests" / "oracle"):
         sys.path.insert(0, str(_path))
 
 
-class _AnythingMeta(type):
+class _AnythingMeta(abc.ABCMeta):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)

@@ -1,0 +1,50 @@
+"""Settings of the parallel layout: mesh sizes, context parallelism, pipeline partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moe_long_context.config.resolve import Run
+from moe_long_context.recipes.settings.setting import Setting
+
+
+def parallel(run: Run) -> list[Setting]:
+    """Mesh sizes and how context parallelism communicates."""
+    s, c = run.sizes, run.written
+    return [
+        Setting("model.tensor_model_parallel_size", s.tp),
+        Setting("model.sequence_parallel", run.sequence_parallel, "MoE with TP > 1 needs it" if s.tp > 1 else ""),
+        Setting("model.context_parallel_size", s.cp, f"{run.tokens_per_cp_rank} tokens on each rank"),
+        Setting("model.cp_comm_type", _comm_type(run.cp_comm_type)),
+        Setting("model.hierarchical_context_parallel_sizes", _listed(c.hierarchical_context_parallel_sizes)),
+        Setting("model.expert_model_parallel_size", s.ep),
+        Setting("model.expert_tensor_parallel_size", s.etp, "left out it would follow the front end's default"),
+    ]
+
+
+def pipeline(run: Run) -> list[Setting]:
+    """Stages, and which layers each holds."""
+    s, c = run.sizes, run.written
+    layout = c.pipeline_model_parallel_layout
+    return [
+        Setting("model.pipeline_model_parallel_size", s.pp),
+        Setting("model.virtual_pipeline_model_parallel_size", s.vpp if s.vpp > 1 else None),
+        Setting("model.pipeline_model_parallel_layout", layout if isinstance(layout, str) else _nested(layout),
+                "replaces the recipe's own layout"),
+        Setting("model.num_layers_in_first_pipeline_stage", c.num_layers_in_first_pipeline_stage),
+        Setting("model.num_layers_in_last_pipeline_stage", c.num_layers_in_last_pipeline_stage),
+        Setting("model.account_for_embedding_in_pipeline_split", bool(c.account_for_embedding_in_pipeline_split)),
+        Setting("model.account_for_loss_in_pipeline_split", bool(c.account_for_loss_in_pipeline_split)),
+    ]  # fmt: skip
+
+
+def _comm_type(value: str | tuple[str, ...]) -> str | list[str]:
+    return value if isinstance(value, str) else list(value)
+
+
+def _listed(value: tuple[int, ...] | None) -> list[int] | None:
+    return None if value is None else list(value)
+
+
+def _nested(value: Any) -> list[list[str]] | None:
+    return None if value is None else [list(stage) for stage in value]
