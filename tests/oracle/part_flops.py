@@ -10,6 +10,7 @@ import _env
 _env.prepare(bridge=True)
 
 from megatron.bridge.training.utils.flop_utils import num_floating_point_operations  # noqa: E402
+from megatron.core.models.hybrid.hybrid_layer_allocation import Symbols  # noqa: E402
 
 from moe_long_context.catalog.architecture import Architecture  # noqa: E402
 from moe_long_context.catalog.loader import model_entry, model_ids  # noqa: E402
@@ -26,6 +27,9 @@ def config_for(arch: Architecture, seq_length: int, tp: int) -> Any:
     model.moe_layer_freq = [int(x) for x in arch.moe_layers] if arch.num_moe_experts else 1
     if isinstance(arch.linear_attention_freq, tuple):
         model.linear_attention_freq = list(arch.linear_attention_freq)
+    if arch.hybrid_layer_pattern and arch.mtp_hybrid_override_pattern:
+        depths = ["", *[arch.mtp_hybrid_override_pattern] * (arch.mtp_num_layers or 0)]
+        model.hybrid_layer_pattern = arch.hybrid_layer_pattern + Symbols.MTP_SEPARATOR.join(depths)
     model.seq_length, model.tensor_model_parallel_size, model.make_vocab_size_divisible_by = seq_length, tp, 128
     return SimpleNamespace(model=model, peft=None, dataset=None)
 

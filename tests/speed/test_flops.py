@@ -24,7 +24,7 @@ def test_equal_to_the_counter_of_megatron_bridge(model: str) -> None:
 
 
 def test_one_dense_layer_by_hand() -> None:
-    """One layer, hidden 8, 2 heads of 4, FFN 16 with gate, vocabulary 128, 4 tokens: 6*(4*64 + 8*4 + 3*8*16 + 8*128)."""
+    """Hidden 8, 2 heads of 4, FFN 16 with gate, vocabulary 128, 4 tokens: 6*(4*64 + 8*4 + 3*8*16 + 8*128) a token."""
     arch = Architecture(
         num_layers=1, hidden_size=8, ffn_hidden_size=16, num_attention_heads=2, num_query_groups=2, kv_channels=4,
         vocab_size=100,

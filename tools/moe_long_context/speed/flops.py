@@ -139,10 +139,11 @@ def _hybrid(arch: Architecture, seq_length: int, vocab_size: int) -> float:
 
 
 def _hybrid_exact(arch: Architecture, seq_length: int, sequences: int, vocab_size: int) -> float:
-    """A hybrid pattern: M = Mamba, * = attention, - = dense MLP, E = MoE, each with the helper of the same name."""
-    pattern, hidden = arch.hybrid_layer_pattern or "", arch.hidden_size
+    """A hybrid pattern, MTP depths appended: M = Mamba, * = attention, - = dense MLP, E = MoE."""
+    main, hidden = arch.hybrid_layer_pattern or "", arch.hidden_size
     depths = arch.mtp_num_layers or 0
-    attention, windowed = pattern.count("*"), _hybrid_windowed(arch, pattern)
+    pattern = main + (arch.mtp_hybrid_override_pattern or "") * depths
+    attention, windowed = pattern.count("*"), _hybrid_windowed(arch, main)
     forward = (
         (attention - windowed) * _hybrid_attention(arch, seq_length, sequences, seq_length)
         + (_hybrid_windowed_flops(arch, seq_length, sequences, windowed) if windowed else 0)
@@ -183,7 +184,7 @@ def _hybrid_mlp(arch: Architecture, seq_length: int, sequences: int) -> float:
 
 
 def _hybrid_mamba(arch: Architecture, seq_length: int, sequences: int) -> float:
-    """Input projection, scan and output projection; the counter takes an inner width of 2 x hidden whatever the heads."""
+    """Input projection, scan and output projection; the counter takes 2 x hidden as inner width whatever the heads."""
     hidden, state = arch.hidden_size, arch.mamba_state_dim
     inner = 2 * hidden
     heads = arch.mamba_num_heads or 128

@@ -71,7 +71,7 @@ def memory(facts: Facts, n_bytes: float) -> float:
 
 
 def casts(facts: Facts, elements: float) -> float:
-    """Casting a BF16 tensor to FP8 for a GEMM: read 2 bytes, write row- and column-wise copies, times the recipe's passes."""
+    """Casting a BF16 tensor to FP8: read 2 bytes, write a row- and a column-wise copy, times the recipe's passes."""
     if not facts.fp8:
         return 0.0
     return memory(facts, elements * (BF16_BYTES + 2) * facts.cast_passes)
@@ -80,8 +80,8 @@ def casts(facts: Facts, elements: float) -> float:
 def attention(facts: Facts, context: float, heads: float, dim_qk: float, dim_v: float) -> Times:
     """Fused causal attention of one microbatch: 2 T c h (d_qk + d_v) forward, 2.5 times that backward.
 
-    T = tokens on this CP rank, c = mean keys per query over the whole sequence (S/2 when causal; the load of CP ranks is
-    balanced by the zigzag split). The rate is peak * e / (1 + S_half / S); heads narrower than 128 lose the square root.
+    T = tokens on this CP rank, c = mean keys per query over the whole sequence (S/2 when causal; the zigzag split
+    balances the CP ranks). The rate is peak * e / (1 + S_half / S); heads narrower than 128 lose the square root.
     """
     e = facts.eff
     flops = 2 * facts.tokens_cp * context * heads * (dim_qk + dim_v)

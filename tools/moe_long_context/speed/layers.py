@@ -256,7 +256,7 @@ def moe_part(facts: Facts) -> Part:
 
 
 def _experts(facts: Facts, width: float) -> tuple[Times, Times, float]:
-    """Grouped GEMMs of the local experts and the activation between; a fused grouped MLP casts and activates in the GEMM."""
+    """Grouped GEMMs of the local experts and the activation between; a fused grouped MLP holds casts and activation."""
     arch, local = facts.arch, facts.local_experts
     rows = facts.tokens_sp * arch.moe_router_topk * facts.etp * facts.imbalance
     inner = (arch.moe_ffn_hidden_size or 0) / facts.etp
