@@ -54,8 +54,9 @@ class Architecture(BaseModel):
     gated_linear_unit: bool = True
     activation_func: Literal["silu", "gelu", "quick_gelu", "squared_relu"] = "silu"
     qk_layernorm: bool = False
-    qk_layernorm_spans_heads: bool = Field(
-        default=False, description="one Q norm over all heads and one K norm over all groups (MiniMax-M2, OLMoE)"
+    qk_layernorm_span: Literal["head", "rank", "all"] = Field(
+        default="head",
+        description="what one Q or K norm covers: a head; the heads of a TP rank (MiniMax-M2); all heads (OLMoE)",
     )
     qk_l2_norm: bool = False
     attention_output_gate: bool = False
@@ -157,6 +158,14 @@ class Architecture(BaseModel):
         ):
             raise ValueError("dsa needs dsa_indexer_n_heads and dsa_indexer_head_dim")
         return self
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, name) for name in type(self).model_fields))
+
+    def __hash__(self) -> int:
+        """Computed once: caches over layouts look the same shape up thousands of times."""
+        return self._hash
 
     @cached_property
     def moe_layers(self) -> tuple[bool, ...]:

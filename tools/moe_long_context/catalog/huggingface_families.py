@@ -345,7 +345,7 @@ def _minimax_m2(c: Config) -> Fields:
         | {
             "add_qkv_bias": False,
             "qk_layernorm": True,
-            "qk_layernorm_spans_heads": True,
+            "qk_layernorm_span": "rank",
             "rotary_percent": rotary / fields["kv_channels"] if rotary else fields["rotary_percent"],
             "moe_router_score_function": "sigmoid",
             "moe_router_enable_expert_bias": True,
@@ -360,7 +360,7 @@ def _olmoe(c: Config) -> Fields:
         | {
             "share_embeddings_and_output_weights": False,
             "qk_layernorm": True,
-            "qk_layernorm_spans_heads": True,
+            "qk_layernorm_span": "all",
             "moe_router_pre_softmax": True,
         }
     )
