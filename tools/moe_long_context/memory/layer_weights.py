@@ -125,11 +125,11 @@ def _with_indexer(arch: Architecture, attention: LayerWeights) -> LayerWeights:
         Linear("indexer.linear_wk", head, arch.hidden_size),
         Linear("indexer.linear_weights_proj", heads, arch.hidden_size),
     )
-    return LayerWeights(attention.linears + linears, attention.vectors + norm_elements(arch, head))
+    return LayerWeights(attention.linears + linears, attention.vectors + 2 * head)
 
 
 def _gdn(arch: Architecture, kind: LayerKind, tp: int) -> LayerWeights:
-    """in_proj [(2 qk + 2 v + 2 nv) / TP, h], convolution over q, k, v, two scalars a value head, norm over a value head."""
+    """in_proj [(2 qk + 2 v + 2 nv) / TP, h], convolution over q, k, v, two scalars and a norm a value head."""
     key = arch.linear_key_head_dim * arch.linear_num_key_heads
     value, heads = arch.linear_value_head_dim * arch.linear_num_value_heads, arch.linear_num_value_heads
     linears = (
