@@ -6,7 +6,7 @@ Each is a named term with its source; sizes in bytes per rank.
 from __future__ import annotations
 
 from moe_long_context.config.resolve import Run
-from moe_long_context.memory.parameters import linear_shapes
+from moe_long_context.memory.parameters import linear_weights
 from moe_long_context.mesh.partition import Chunk
 from moe_long_context.units import MIB
 
@@ -16,9 +16,14 @@ get_cublas_workspace_size_bytes (32 MiB from compute capability 9, else 4 MiB); 
 CUBLAS_WORKSPACE_OLD_BYTES = 4 * MIB
 
 
+GROUPED_GEMM_STREAMS = 4
+"""cuBLAS streams of TransformerEngine's grouped GEMM, a workspace each (tex.get_num_cublas_streams)."""
+
+
 def workspace_bytes(run: Run) -> float:
-    """The cuBLAS workspaces of PyTorch and TransformerEngine."""
-    return 2 * CUBLAS_WORKSPACE_BYTES.get(run.gpu.architecture, CUBLAS_WORKSPACE_OLD_BYTES)
+    """The cuBLAS workspaces of PyTorch and TransformerEngine, and those of the grouped GEMM for MoE."""
+    count = 2 + (GROUPED_GEMM_STREAMS if run.arch.is_moe else 0)
+    return count * CUBLAS_WORKSPACE_BYTES.get(run.gpu.architecture, CUBLAS_WORKSPACE_OLD_BYTES)
 
 
 def gather_buffer_bytes(run: Run) -> float:
@@ -40,7 +45,12 @@ def dummy_wgrad_bytes(run: Run, chunks: tuple[Chunk, ...]) -> float:
     kinds = {kind for chunk in chunks for kind in run.arch.layer_kinds[chunk.first : chunk.first + chunk.layers]}
     if any(chunk.mtp for chunk in chunks):
         kinds.add(run.arch.mtp_layer_kind)
-    shapes = {shape for kind in kinds for shape in linear_shapes(run, kind)}
+    sizes = run.sizes
+    shapes = {
+        (weight.out, weight.width)
+        for kind in kinds
+        for weight in linear_weights(run.arch, kind, sizes.tp, sizes.ep, sizes.etp)
+    }
     return sum(rows * columns for rows, columns in shapes) * 2
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moe_long_context.config.resolve import Run
-from moe_long_context.memory.parameters import linear_shapes
+from moe_long_context.memory.parameters import linear_weights
 from moe_long_context.mesh.partition import Chunk
 
 DEFAULT_RANK = 32
@@ -20,8 +20,11 @@ def adapter_parameters(run: Run, chunks: tuple[Chunk, ...]) -> tuple[float, floa
         return None
     rank = peft.rank or DEFAULT_RANK
     per_output = rank + (1 if peft.type == "dora" else 0)
-    total = 0.0
+    dense = expert = 0.0
+    sizes = run.sizes
     for chunk in chunks:
         for kind in run.arch.layer_kinds[chunk.first : chunk.first + chunk.layers]:
-            total += sum(rows * per_output + columns * rank for rows, columns in linear_shapes(run, kind))
-    return total, 0.0
+            for weight in linear_weights(run.arch, kind, sizes.tp, sizes.ep, sizes.etp):
+                added = (weight.out * per_output + weight.width * rank) * weight.copies
+                dense, expert = (dense, expert + added) if weight.expert else (dense + added, expert)
+    return dense, expert

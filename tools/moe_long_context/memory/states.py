@@ -45,10 +45,9 @@ class Split(NamedTuple):
 
 def split_parameters(run: Run, stage: StageParameters, adapters: tuple[float, float] | None = None) -> Split:
     """Which elements train. With LoRA/DoRA only the adapters (dense, expert) do; the base stays as frozen bf16."""
-    plain = stage.embedding + stage.output + stage.router
-    quantized = max(stage.dense + stage.expert - plain, 0) if run.precision != "bf16" else 0
+    quantized = stage.linear if run.precision != "bf16" else 0
     if adapters is None:
-        return Split(stage.dense, stage.expert, quantized, 0, plain)
+        return Split(stage.dense, stage.expert, quantized, 0, stage.embedding + stage.output)
     return Split(adapters[0], adapters[1], quantized, stage.dense + stage.expert, 0)
 
 

@@ -28,15 +28,17 @@ class _Facts(NamedTuple):
     etp: int
     sequence_parallel: bool
     cp_comm_type: str
+    cp_a2a: int
     dispatched: float
 
 
 def facts_of(run: Run) -> _Facts:
     """The facts of a run that decide its working sets."""
     comm = run.cp_comm_type if isinstance(run.cp_comm_type, str) else run.cp_comm_type[0]
+    inner = run.written.hierarchical_context_parallel_sizes
     return _Facts(
-        run.arch, run.tokens_per_cp_rank, run.sizes.tp, run.sizes.cp, run.sizes.ep, run.sizes.etp,
-        run.sequence_parallel, comm, dispatched_tokens(run),
+        run.arch, run.tokens_per_cp_rank, run.sizes.tp, run.sizes.cp, run.sizes.ep, run.sizes.etp, run.sequence_parallel,
+        comm if comm in _CP else "p2p", inner[0] if inner else 1, dispatched_tokens(run),
     )  # fmt: skip
 
 
@@ -58,15 +60,23 @@ def dispatched_tokens(run: Run) -> float:
     return min(peak, copies * moe.capacity_factor) if moe.capacity_factor else peak
 
 
-def layer_working_bytes(run: Run, kind: LayerKind) -> float:
-    """The largest step of one layer's backward."""
+class Working(NamedTuple):
+    """Largest transient of one layer, in bytes: in its forward's attention, and in its backward."""
+
+    forward: float
+    backward: float
+
+
+def layer_working(run: Run, kind: LayerKind) -> Working:
+    """The largest transient of one layer's attention forward and of its backward."""
     return _layer_working(facts_of(run), kind)
 
 
 @lru_cache(maxsize=65536)
-def _layer_working(f: _Facts, kind: LayerKind) -> float:
+def _layer_working(f: _Facts, kind: LayerKind) -> Working:
     residual = f.tokens / (f.tp if f.sequence_parallel else 1) * f.arch.hidden_size * GRAD_BYTES
-    return residual + max(_ffn_working(f, kind), _attention_working(f, kind))
+    forward, backward = _attention_working(f, kind)
+    return Working(forward, residual + max(_ffn_working(f, kind), backward))
 
 
 def _ffn_working(f: _Facts, kind: LayerKind) -> float:
@@ -91,34 +101,71 @@ def _moe_working(f: _Facts) -> float:
     return max(2 * permuted, permuted + act, act + act * a.glu_factor, act * a.glu_factor + permuted)
 
 
-def _attention_working(f: _Facts, kind: LayerKind) -> float:
+class _Core(NamedTuple):
+    """Bytes of the attention core's tensors on one rank."""
+
+    q: float
+    kv: float
+    out: float
+
+
+def _core_tensors(f: _Facts, kind: LayerKind) -> _Core:
     a = f.arch
-    if kind.attention in ("none", "mamba", "gdn"):
-        return _linear_attention_working(f, kind)
     heads = a.num_attention_heads / f.tp
+    scale = f.tokens * GRAD_BYTES
     if kind.attention == "mla":
         assert a.qk_head_dim and a.qk_pos_emb_head_dim and a.v_head_dim
-        q = heads * (a.qk_head_dim + a.qk_pos_emb_head_dim)
-        k, v = q, heads * a.v_head_dim
-        out = heads * a.v_head_dim
-    else:
-        groups = max(a.num_query_groups / f.tp, 1)
-        q, k, v = heads * a.kv_channels, groups * a.kv_channels, groups * a.kv_channels
-        out = q
-    scale = f.tokens * GRAD_BYTES
-    return _core_working(f, q * scale, (k + v) * scale, out * scale)
+        qk = heads * (a.qk_head_dim + a.qk_pos_emb_head_dim)
+        return _Core(qk * scale, (qk + heads * a.v_head_dim) * scale, heads * a.v_head_dim * scale)
+    groups = max(a.num_query_groups / f.tp, 1)
+    return _Core(heads * a.kv_channels * scale, 2 * groups * a.kv_channels * scale, heads * a.kv_channels * scale)
 
 
-def _core_working(f: _Facts, q: float, kv: float, out: float) -> float:
-    """Gradients of q, k and v beside the output's, and what context parallelism adds."""
-    base = out + q + kv
+def _attention_working(f: _Facts, kind: LayerKind) -> Working:
+    if kind.attention in ("none", "mamba", "gdn"):
+        both = _linear_attention_working(f, kind)
+        return Working(both, both)
+    core = _core_tensors(f, kind)
     if f.cp == 1:
-        return base
-    if f.cp_comm_type == "all_gather":
-        return base + 2 * kv * f.cp
-    if f.cp_comm_type == "a2a":
-        return 2 * out + 2 * (q + kv) + q + kv
-    return base + 4 * kv + q
+        return Working(core.q + core.kv + core.out, core.q + core.kv + core.out)
+    return _CP[f.cp_comm_type](core, f.cp, f.cp_a2a)
+
+
+def _ring(c: _Core, cp: int, inner: int) -> Working:
+    """Ring: the forward keeps every received KV and every step's partial output until it returns.
+
+    TransformerEngine context_parallel.py AttnFuncWithCPAndKVP2P.forward: `p2p_comm_buffers` holds CP buffers of k and v,
+    `out_per_step` CP outputs (the last rank's are all whole), then one fp32 output. Backward: two [kv, dkv] pairs, dq and
+    the step's own dq, dk, dv.
+    """
+    forward = cp * (c.kv + c.out) + 2 * c.out
+    return Working(forward, 4 * c.kv + c.q + (c.q + c.kv) + 2 * c.out)
+
+
+def _gathered(c: _Core, cp: int, inner: int) -> Working:
+    """All-gather: k and v of the whole sequence, once as gathered and once in order; backward adds their gradients.
+
+    TransformerEngine context_parallel.py AttnFuncWithCPAndKVAllGather.
+    """
+    return Working(2 * cp * c.kv + c.q + c.out, 3 * cp * c.kv + c.q + 2 * c.out)
+
+
+def _all_to_all(c: _Core, cp: int, inner: int) -> Working:
+    """All-to-all: send, receive and reordered copies of q, k, v or of the output beside the originals.
+
+    TransformerEngine context_parallel.py AttnFuncWithCPAndQKVOA2A; copies as in MooreThreads/SimuMax's measured snapshots.
+    """
+    qkv = c.q + c.kv
+    return Working(max(2 * qkv + 4 * c.out, 3 * qkv + c.kv), 2 * qkv + c.q + c.kv / 2 + 2 * c.out)
+
+
+def _hierarchical(c: _Core, cp: int, inner: int) -> Working:
+    """a2a inside groups of `inner` ranks, then a ring of CP / inner over inner-times longer, inner-times fewer heads."""
+    ring, exchange = _ring(c, max(cp // max(inner, 1), 1), 1), _all_to_all(c, cp, 1)
+    return Working(ring.forward + c.q + c.kv, max(ring.backward + c.q + c.kv, exchange.backward))
+
+
+_CP = {"p2p": _ring, "all_gather": _gathered, "a2a": _all_to_all, "a2a+p2p": _hierarchical}
 
 
 def _linear_attention_working(f: _Facts, kind: LayerKind) -> float:
