@@ -128,9 +128,11 @@ def fit(rows: Sequence[Row], start: Parameters) -> Parameters:
 
 
 def shared_slots(slots: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Both Blackwell platforms share what the GPU decides; host time stays per platform."""
-    own = ("launch_us",)
-    return {(p, n): ((p if n in own or "blackwell" not in p else "blackwell"), n) for p, n in slots}
+    """Blackwell platforms share: GEMM rates per chip, host time per CPU, everything else all four."""
+    host = {p: "blackwell" if p.startswith("blackwell") else "grace_blackwell" for p, _ in slots if "blackwell" in p}
+    chip = {p: "blackwell_ultra" if p.endswith("ultra") else "blackwell" for p in host}
+    board = {"launch_us": host, "gemm_bf16": chip, "gemm_fp8": chip}
+    return {(p, n): (board.get(n, dict.fromkeys(host, "blackwell")).get(p, p), n) for p, n in slots}
 
 
 def _start(start: Parameters, slots: list[tuple[str, str]], groups: dict[Any, Any], key: Any) -> float:

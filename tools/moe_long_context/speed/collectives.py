@@ -9,18 +9,31 @@ from __future__ import annotations
 from moe_long_context.speed.facts import Facts
 
 
-def _bandwidth(facts: Facts, span: float) -> float:
-    """Bytes/s per GPU, one direction, of a ring over `span` neighbouring ranks."""
+def _bandwidth(facts: Facts, group: int, span: float) -> float:
+    """Bytes/s per GPU, one direction, of a collective over `group` ranks that stretch over `span` neighbours.
+
+    Across domains the members that share one domain use their network ports side by side.
+    """
+    near = facts.rates.nvlink * facts.eff.nvlink_collective
     if span <= facts.rates.domain:
-        return facts.rates.nvlink * facts.eff.nvlink_collective
-    return facts.rates.nic * facts.eff.nic
+        return near
+    stride = span / group
+    members = max(1.0, min(float(group), facts.rates.domain / stride))
+    return min(near, members * facts.rates.nic * facts.eff.nic)
 
 
 def ring(facts: Facts, full_bytes: float, group: int, span: float) -> float:
     """All-gather or reduce-scatter of a tensor of `full_bytes`: (n-1)/n of it crosses each link."""
     if group <= 1:
         return 0.0
-    return full_bytes * (group - 1) / group / _bandwidth(facts, span)
+    return full_bytes * (group - 1) / group / _bandwidth(facts, group, span)
+
+
+def neighbour(facts: Facts, n_bytes: float, span: float) -> float:
+    """One hop of a ring of send and receive between neighbours: the slowest hop sets the pace."""
+    if span <= facts.rates.domain:
+        return n_bytes / (facts.rates.nvlink * facts.eff.nvlink_collective)
+    return n_bytes / (facts.rates.nic * facts.eff.nic)
 
 
 def all_to_all(facts: Facts, local_bytes: float, group: int, span: float) -> float:

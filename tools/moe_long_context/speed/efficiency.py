@@ -33,6 +33,7 @@ class Efficiency(NamedTuple):
     nic: float
     nvlink_collective: float
     ep_hidden: float
+    ep_overlap_launches: float
     dp_hidden: float
     step_overhead_s: float
     cpu_adam_gparams_s: float
@@ -49,7 +50,8 @@ class Launches(NamedTuple):
     dense: int
     moe_router: int
     moe_preprocess: int
-    moe_dispatch: int
+    moe_dispatch_flex: int
+    moe_dispatch_alltoall: int
     moe_experts: int
     moe_shared: int
     per_expert_bf16: int

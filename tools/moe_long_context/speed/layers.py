@@ -19,6 +19,11 @@ from moe_long_context.speed.kernels import BF16_BYTES, Gemm, Times, attention, c
 
 NORM_PASSES = Times(4.0, 8.0)
 PERMUTE_PASSES = 2.0
+MERGE_BYTES = 12.0
+"""Per element of a partial attention output in the CP ring: read FP32 and BF16, write FP32, and the final cast."""
+EXPERT_BIAS_BYTES = Times(28.0, 28.0)
+"""Per element of an expert's output: bias * prob, sum, concatenation and cast, in FP32 (experts.py, _apply_bias)."""
+EXPERT_BIAS_LAUNCHES = 3.0
 
 
 class Part(NamedTuple):
@@ -86,20 +91,23 @@ def _tp_exchange(facts: Facts) -> float:
 
 
 def _cp_exchange(facts: Facts, kv_width: float, q_width: float, core: Times) -> float:
-    """Exposed CP exchange: the p2p ring hides behind the chunks' attention; all_gather and a2a do not hide."""
+    """Exposed CP exchange: the p2p ring hides behind the chunks' attention; all_gather and a2a do not hide.
+
+    p2p: cp - 1 hops of the local k and v forward, of k, v and their gradients backward; each merges partial outputs.
+    """
     if facts.cp == 1:
         return 0.0
-    span = facts.tp * facts.cp
-    kv_bytes = facts.tokens_cp * facts.cp * kv_width * BF16_BYTES
-    if facts.cp_comm.startswith("a2a"):
+    span, hops = facts.tp * facts.cp, facts.cp - 1
+    kv_bytes = facts.tokens_cp * kv_width * BF16_BYTES
+    if facts.cp_comm == "a2a":
         local = facts.tokens_cp * (2 * q_width + kv_width) * BF16_BYTES
         return 3 * collectives.all_to_all(facts, local, facts.cp, span)
-    moved = collectives.ring(facts, kv_bytes, facts.cp, span)
     if facts.cp_comm == "all_gather":
-        return 3 * moved
-    return max(0.0, moved - core.forward * (facts.cp - 1) / facts.cp) + max(
-        0.0, 2 * moved - core.backward * (facts.cp - 1) / facts.cp
-    )
+        return 3 * collectives.ring(facts, kv_bytes * facts.cp, facts.cp, span)
+    hop = collectives.neighbour(facts, kv_bytes, span)
+    merge = memory(facts, facts.tokens_cp * q_width * MERGE_BYTES) * hops
+    share = hops / facts.cp
+    return merge + max(0.0, hop * hops - core.forward * share) + max(0.0, 2 * hop * hops - core.backward * share)
 
 
 def attention_part(facts: Facts, kind: LayerKind) -> Part:
@@ -267,6 +275,9 @@ def _experts(facts: Facts, width: float) -> tuple[Times, Times, float]:
     fused = facts.fused_mlp and facts.fp8
     time, parameters = gemms(facts, shapes, cast_inputs=not fused)
     act = Times(0.0, 0.0) if fused else _activation(facts, rows, inner)
+    if arch.add_bias_linear:
+        unit = memory(facts, rows * width)
+        time = Times(time.forward + unit * EXPERT_BIAS_BYTES.forward, time.backward + unit * EXPERT_BIAS_BYTES.backward)
     return time, act, parameters
 
 
@@ -312,14 +323,16 @@ def _moe_launches(facts: Facts) -> tuple[float, float]:
     table, graphs = launches(), facts.graphs
     if graphs == GRAPH_EVERYTHING or "moe" in graphs:
         return 0.0, 0.0
-    fixed = table.moe_dispatch + table.moe_experts
+    fixed = table.moe_experts + (table.moe_dispatch_flex if facts.flex else table.moe_dispatch_alltoall)
     fixed += 0 if "moe_router" in graphs else table.moe_router
     fixed += 0 if "moe_preprocess" in graphs else table.moe_preprocess
     if facts.arch.moe_shared_expert_intermediate_size:
         fixed += 0 if "moe_router" in graphs else table.moe_shared
-    per_expert = table.per_expert_fp8 if facts.fp8 else table.per_expert_bf16
+    per_expert: float = table.per_expert_fp8 if facts.fp8 else table.per_expert_bf16
     if facts.fused_mlp and facts.fp8:
         per_expert = 0
+    if facts.arch.add_bias_linear:
+        per_expert += EXPERT_BIAS_LAUNCHES
     count = fixed + per_expert * facts.local_experts
     return count, 2 * count
 
@@ -347,6 +360,8 @@ def layer_time(facts: Facts, kind: LayerKind) -> LayerTime:
     gpu = compute + replay + replay_ep + exchange + part.tp + part.cp
     replays = facts.full_recompute or (0.5 if "moe" in facts.recompute else 0.0)
     host = (part.launches_forward * (1 + replays) + part.launches_backward) * e.launch_us * 1e-6
+    if facts.ep_overlap:
+        host *= e.ep_overlap_launches
     launch = (gpu * gpu + host * host) ** 0.5 - gpu
     return LayerTime(
         compute, replay + replay_ep, part.tp, exchange, part.cp, launch, forward / max(compute, 1e-12),
