@@ -33,7 +33,8 @@ def test_forward_bytes_per_logit(changes: dict[str, object], impl: str, bytes_pe
 def test_measured_eager_loss_at_128k() -> None:
     """NovaSky-AI/SkyRL pull 1841: eager loss takes 46.2 GB at 128K tokens with 62,080 vocabulary entries a rank."""
     got = resolve(
-        {**DSV3, "seq_length": "128k", "tp": 4, "sp": True, "loss": "eager", "megatron": {"model.vocab_size": 62080 * 4}}
+        {**DSV3, "seq_length": "128k", "tp": 4, "sp": True, "loss": "eager", "megatron": {"model.vocab_size": 62080 *
+        4}}
     )
     assert loss_bytes(got).forward / 1e9 == pytest.approx(46.2, rel=0.06)
 

@@ -38,7 +38,8 @@ def test_counts_stay_within_the_step(pp: int, vpp: int, rounds: int, data: st.Da
 
 def brute_force(pp: int, rank: int, vpp: int, microbatches: int) -> dict[int, int]:
     """Largest total in flight per backward chunk, by walking the whole step."""
-    order = [c for start in range(0, microbatches, pp) for c in range(vpp) for _ in range(min(pp, microbatches - start))]
+    groups = [min(pp, microbatches - start) for start in range(0, microbatches, pp)]
+    order = [chunk for size in groups for chunk in range(vpp) for _ in range(size)]
     forwards = min((pp - rank - 1) * 2 + (vpp - 1) * pp, len(order))
     counts = [0] * vpp
     for chunk in order[:forwards]:

@@ -21,7 +21,7 @@ POWERS = st.sampled_from([1, 2, 4, 8, 16])
     ],
 )
 def test_min_gpus(tp: int, cp: int, pp: int, ep: int, etp: int, expected: int) -> None:
-    """PP * lcm(TP*CP, ETP*EP): the published DeepSeek-V3, Qwen3-235B and GLM-5.2 layouts, and one that needs the lcm."""
+    """PP * lcm(TP*CP, ETP*EP): the published DeepSeek-V3, Qwen3-235B and GLM-5.2 layouts; one needs the lcm."""
     assert min_gpus(tp, cp, pp, ep, etp) == expected
 
 

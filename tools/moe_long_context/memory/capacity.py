@@ -40,7 +40,8 @@ INTERVAL_SIGMAS = 2.0
 """Half width of the interval in units of the combined uncertainty; covers 90 % of the measured rows."""
 
 RESERVED_OVER_ALLOCATED = 1.04
-"""Median of reserved/allocated on 14 B200 topologies (1.028 to 1.093). Source: MooreThreads/SimuMax b200_release_v1.2."""
+"""Median of reserved/allocated on 14 B200 topologies (1.028 to 1.093). Source: MooreThreads/SimuMax
+b200_release_v1.2."""
 FRAGMENTATION_LOW, FRAGMENTATION_HIGH = 1.0, 1.06
 OUTSIDE_LOW_BYTES, OUTSIDE_HIGH_BYTES = 0.7 * GIB, 2.2 * GIB
 """CUDA context, NCCL and DeepEP/HybridEP buffers, outside PyTorch's allocator. Source: difference between device total

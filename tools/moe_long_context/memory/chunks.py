@@ -1,4 +1,5 @@
-"""Activation bytes of one pipeline chunk for one microbatch: what stays until its backward, and the steps of that backward."""
+"""Activation bytes of one pipeline chunk for one microbatch: what stays until its backward, and the steps of that
+backward."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ class _Checkpoint(NamedTuple):
 
 
 def _checkpoint(run: Run, index: int, mtp: bool = False) -> _Checkpoint | None:
-    """None = the layer is not checkpointed whole. `uniform n` keeps every n-th input, `block n` the first n layers' inputs.
+    """None = not checkpointed whole. `uniform n` keeps every n-th input, `block n` the first n layers' inputs.
 
     Source: megatron-core 0.19.2 transformer/transformer_block.py _checkpointed_forward; MTP: multi_token_prediction.py
     (uniform with n = 1 only; block is skipped).

@@ -1,17 +1,18 @@
 """Logits and loss: what the last stage holds while a microbatch's loss is computed and its gradient starts.
 
-Elements are tokens of the rank (MBS * seq / CP; sequence parallelism gathers them) times vocab / TP. Each implementation is
-one row of bytes per element:
+Elements are tokens of the rank (MBS * seq / CP; sequence parallelism gathers them) times vocab / TP. Each
+implementation is one row of bytes per element:
 
     forward   live at the peak of the loss forward (bf16 logits included)
     saved     kept until this loss's backward
     backward  live while its gradient is made
 
-Sources: megatron-core 0.19.2 tensor_parallel/cross_entropy.py (eager: in-place fp32 copy), fusions/fused_cross_entropy.py
-(native: torch.compile makes the fp32 copy and the exponentials separate buffers), TransformerEngine pytorch/triton/cross_entropy.py
-(te: the gradient overwrites the bf16 logits; from 2.19, commit 01bbe3eea, it is a separate fp32 buffer), megatron-core
-fusions/fused_linear_cross_entropy.py (never builds the logits). Measured: eager 5.7 and native 9.4 bytes per element at 128K
-(NovaSky-AI/SkyRL pull 1841); te 2 bytes (MooreThreads/SimuMax B200 runs with TransformerEngine 2.11).
+Sources: megatron-core 0.19.2 tensor_parallel/cross_entropy.py (eager: in-place fp32 copy),
+fusions/fused_cross_entropy.py (native: torch.compile makes the fp32 copy and the exponentials separate buffers),
+TransformerEngine pytorch/triton/cross_entropy.py (te: the gradient overwrites the bf16 logits; from 2.19, commit
+01bbe3eea, it is a separate fp32 buffer), megatron-core fusions/fused_linear_cross_entropy.py (never builds the
+logits). Measured: eager 5.7 and native 9.4 bytes per element at 128K (NovaSky-AI/SkyRL pull 1841); te 2 bytes
+(MooreThreads/SimuMax B200 runs with TransformerEngine 2.11).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many microbatches of each model chunk a pipeline rank holds when a backward starts: 1F1B and interleaved 1F1B.
 
-Source: megatron-core 0.19.2 megatron/core/pipeline_parallel/schedules.py, forward_backward_pipelining_without_interleaving,
-forward_backward_pipelining_with_interleaving and get_schedule_table.
+Source: megatron-core 0.19.2 megatron/core/pipeline_parallel/schedules.py,
+forward_backward_pipelining_without_interleaving, forward_backward_pipelining_with_interleaving and get_schedule_table.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ def split_parameters(run: Run, stage: StageParameters, adapters: tuple[float, fl
 
 # Bytes per element of the quantized copies that TE linears keep beside (or instead of) the bf16 weight: a row-wise copy
 # for the forward and a column-wise one for dgrad. Tensor-wise FP8 GEMMs on Blackwell need no transposed copy.
-# Source: TransformerEngine pytorch/tensor/*_tensor.py (Float8Tensor._transpose, Float8BlockwiseQTensor, MXFP8Tensor, NVFP4Tensor).
+# Source: TransformerEngine pytorch/tensor/*_tensor.py (Float8Tensor._transpose, Float8BlockwiseQTensor, MXFP8Tensor,
+# NVFP4Tensor).
 ROWWISE_BYTES = {
     "fp8_tensorwise": 1.0,
     "fp8_delayed": 1.0,
@@ -95,7 +96,7 @@ def stage_states(run: Run, stage: StageParameters, adapters: tuple[float, float]
 
 
 # fp32 master 4 + pinned fp32 gradient 4 + two fp32 moments 8, per offloaded element.
-# Source: megatron-core 0.19.2 optimizer/cpu_offloading/hybrid_optimizer.py (param_update_in_fp32=True, cpu_copy_map_grad).
+# Source: megatron-core 0.19.2 optimizer/cpu_offloading/hybrid_optimizer.py (param_update_in_fp32, cpu_copy_map_grad).
 HOST_BYTES_PER_ELEMENT = 16
 
 
@@ -107,8 +108,8 @@ def gradient_bytes(run: Run) -> float:
 def bytes_per_shard_element(run: Run) -> tuple[float, float]:
     """(master, both moments) in bytes per sharded element on the device without offload.
 
-    The precision-aware optimizer stores an fp32 master of a bf16 weight as its 16 missing bits (store_param_remainders).
-    With CPU offload the hybrid optimizer keeps plain fp32.
+    The precision-aware optimizer stores an fp32 master of a bf16 weight as its 16 missing bits
+    (store_param_remainders). With CPU offload the hybrid optimizer keeps plain fp32.
     """
     if not run.precision_aware:
         return 4.0, 8.0

@@ -1,9 +1,9 @@
 """The working set: tensors that live only while one layer's backward (and its recompute) runs, in bytes per rank.
 
-Each step of a layer's backward holds its incoming gradient, its outgoing gradients and what the kernel copies; the layer's
-working set is the largest step. All formulas are bf16 gradients of one microbatch (gradients stay bf16 under FP8).
-Steps follow megatron-core 0.19.2 transformer/moe/token_dispatcher.py and experts.py read backwards, and TransformerEngine
-pytorch/attention/dot_product_attention/context_parallel.py for CP.
+Each step of a layer's backward holds its incoming gradient, its outgoing gradients and what the kernel copies; the
+layer's working set is the largest step. All formulas are bf16 gradients of one microbatch (gradients stay bf16 under
+FP8). Steps follow megatron-core 0.19.2 transformer/moe/token_dispatcher.py and experts.py read backwards, and
+TransformerEngine pytorch/attention/dot_product_attention/context_parallel.py for CP.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def facts_of(run: Run) -> _Facts:
     comm = run.cp_comm_type if isinstance(run.cp_comm_type, str) else run.cp_comm_type[0]
     inner = run.written.hierarchical_context_parallel_sizes
     return _Facts(
-        run.arch, run.tokens_per_cp_rank, run.sizes.tp, run.sizes.cp, run.sizes.ep, run.sizes.etp, run.sequence_parallel,
-        comm if comm in _CP else "p2p", inner[0] if inner else 1, dispatched_tokens(run),
+        run.arch, run.tokens_per_cp_rank, run.sizes.tp, run.sizes.cp, run.sizes.ep, run.sizes.etp,
+        run.sequence_parallel, comm if comm in _CP else "p2p", inner[0] if inner else 1, dispatched_tokens(run),
     )  # fmt: skip
 
 
 def dispatched_tokens(run: Run) -> float:
     """Token copies that one rank's experts process for one microbatch.
 
-    Balanced: tokens of the rank x top-k (what EP sends away comes back), gathered over ETP; times token_imbalance for the
-    fullest rank, or exactly the capacity when inputs are padded to it.
+    Balanced: tokens of the rank x top-k (what EP sends away comes back), gathered over ETP; times token_imbalance for
+    the fullest rank, or exactly the capacity when inputs are padded to it.
     """
     if not run.arch.is_moe:
         return 0.0
@@ -134,9 +134,9 @@ def _attention_working(f: _Facts, kind: LayerKind) -> Working:
 def _ring(c: _Core, cp: int, inner: int) -> Working:
     """Ring: the forward keeps every received KV and every step's partial output until it returns.
 
-    TransformerEngine context_parallel.py AttnFuncWithCPAndKVP2P.forward: `p2p_comm_buffers` holds CP buffers of k and v,
-    `out_per_step` CP outputs (the last rank's are all whole), then one fp32 output. Backward: two [kv, dkv] pairs, dq and
-    the step's own dq, dk, dv.
+    TransformerEngine context_parallel.py AttnFuncWithCPAndKVP2P.forward: `p2p_comm_buffers` holds CP buffers of k and
+    v, `out_per_step` CP outputs (the last rank's are all whole), then one fp32 output. Backward: two [kv, dkv] pairs,
+    dq and the step's own dq, dk, dv.
     """
     forward = cp * (c.kv + c.out) + 2 * c.out
     return Working(forward, 4 * c.kv + c.q + (c.q + c.kv) + 2 * c.out)
@@ -153,14 +153,16 @@ def _gathered(c: _Core, cp: int, inner: int) -> Working:
 def _all_to_all(c: _Core, cp: int, inner: int) -> Working:
     """All-to-all: send, receive and reordered copies of q, k, v or of the output beside the originals.
 
-    TransformerEngine context_parallel.py AttnFuncWithCPAndQKVOA2A; copies as in MooreThreads/SimuMax's measured snapshots.
+    TransformerEngine context_parallel.py AttnFuncWithCPAndQKVOA2A; copies as in MooreThreads/SimuMax's measured
+    snapshots.
     """
     qkv = c.q + c.kv
     return Working(max(2 * qkv + 4 * c.out, 3 * qkv + c.kv), 2 * qkv + c.q + c.kv / 2 + 2 * c.out)
 
 
 def _hierarchical(c: _Core, cp: int, inner: int) -> Working:
-    """a2a inside groups of `inner` ranks, then a ring of CP / inner over inner-times longer, inner-times fewer heads."""
+    """a2a inside groups of `inner` ranks, then a ring of CP / inner over inner-times longer, inner-times fewer
+    heads."""
     ring, exchange = _ring(c, max(cp // max(inner, 1), 1), 1), _all_to_all(c, cp, 1)
     return Working(ring.forward + c.q + c.kv, max(ring.backward + c.q + c.kv, exchange.backward))
 
