@@ -16,6 +16,7 @@ from moe_long_context.errors import UnreadableFileError, shorten
 MAX_BYTES = 50 * 1024 * 1024
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 40
+MAX_REPEATED = 1024
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -28,7 +29,7 @@ class _StrictLoader(_Base):  # type: ignore[misc]
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Refuse what a hand-written configuration never needs."""
         event = self.peek_event()
-        if isinstance(event, yaml.AliasEvent):
+        if isinstance(event, yaml.AliasEvent) and not self.may_repeat(event.anchor):
             raise yaml.MarkedYAMLError(problem="anchors and aliases are not accepted", problem_mark=_mark(event))
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -36,6 +37,10 @@ class _StrictLoader(_Base):  # type: ignore[misc]
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
+
+    def may_repeat(self, anchor: str | None) -> bool:
+        """Whether an alias to this anchor is accepted."""
+        return False
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         """Refuse a key written twice: which one counts would be a guess."""
@@ -48,12 +53,23 @@ class _StrictLoader(_Base):  # type: ignore[misc]
         return super().construct_mapping(node, deep)
 
 
+class _DumpLoader(_StrictLoader):
+    """Also accepts what PyYAML writes when one flat list stands in two fields; such aliases cannot multiply."""
+
+    def may_repeat(self, anchor: str | None) -> bool:
+        """Only scalars and flat lists of scalars."""
+        node = self.anchors.get(anchor)
+        items = node.value if isinstance(node, yaml.SequenceNode) else []
+        flat = all(isinstance(item, yaml.ScalarNode) for item in items) and len(items) <= MAX_REPEATED
+        return isinstance(node, yaml.ScalarNode | yaml.SequenceNode) and flat
+
+
 def _mark(event: Any) -> Any:
     return event.start_mark
 
 
-def load_text(text: str, name: str = "input") -> Any:
-    """Parse YAML (or JSON, its subset) into plain data.
+def load_text(text: str, name: str = "input", *, dump: bool = False) -> Any:
+    """Parse YAML (or JSON, its subset) into plain data; a program's `dump` may repeat flat lists by alias.
 
     Raises:
         UnreadableFileError: not YAML, tagged, aliased, too deep, or a key twice.
@@ -68,7 +84,7 @@ def load_text(text: str, name: str = "input") -> Any:
     except (ValueError, RecursionError):
         pass
     try:
-        return yaml.load(text, Loader=_StrictLoader)
+        return yaml.load(text, Loader=_DumpLoader if dump else _StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
         raise UnreadableFileError(
             f"{name} is not readable YAML or JSON: {shorten(_reason(error))}.",

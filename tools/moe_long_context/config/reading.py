@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from moe_long_context.config.formats.detect import read_known_form
 from moe_long_context.config.run_config import RunConfig
 from moe_long_context.errors import BadValueError, UnreadableFileError, shorten
 from moe_long_context.yaml_safe import MAX_CONFIG_BYTES, load_text, read_text
@@ -29,6 +30,9 @@ def read_document(text: str, name: str) -> RunConfig:
     Raises:
         InputError: see `read_file`.
     """
+    framework_form = read_known_form(text, name)
+    if framework_form is not None:
+        return framework_form
     data: Any = load_text(text, name)
     if data is None:
         raise UnreadableFileError(

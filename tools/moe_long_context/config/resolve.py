@@ -40,6 +40,7 @@ class Run:
         self.assumptions: list[str] = [
             f"{n} = {STAND_INS.get(n, 'the smallest that fits')} (not given)" for n in sorted(self.missing)
         ]
+        self.assumptions += config.reader_notes
         self.model_id, self.arch, self.recipe_defaults = _architecture(config, self._assume)
         self.gpu = _gpu(config)
         self.bridge = config.frontend == "bridge"

@@ -91,6 +91,10 @@ class RunConfig(BaseModel):
         default=(), max_length=256, description="fields that were written twice with different values; the later counts"
     )
 
+    reader_notes: tuple[str, ...] = Field(
+        default=(), max_length=256, description="what a reader of another form could not place; shown as assumptions"
+    )
+
     @field_validator("seq_length", mode="before")
     @classmethod
     def _tokens(cls, value: Any) -> Any:

@@ -100,7 +100,7 @@ def _base(run: Run, found: RecipeFunction | None) -> list[str]:
         *out,
         "    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)",
         "",
-        "    # Mock data until a corpus is given: cfg.dataset.blend = ([\"/data/prefix\"], None)",
+        '    # Mock data until a corpus is given: cfg.dataset.blend = (["/data/prefix"], None)',
         '    cfg.checkpoint.save = os.environ.get("CHECKPOINT_DIR", "checkpoints")',
         '    cfg.checkpoint.load = os.environ.get("CHECKPOINT_DIR", "checkpoints")',
     ]

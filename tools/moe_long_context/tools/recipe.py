@@ -10,7 +10,7 @@ from moe_long_context.config.resolve import Run, resolve
 from moe_long_context.config.run_config import RunConfig
 from moe_long_context.errors import InvalidLayoutError
 from moe_long_context.recipes.emitted import Emitted, write_files
-from moe_long_context.recipes.migrations import run_migrations
+from moe_long_context.config.formats.migrations import written_migrations
 from moe_long_context.recipes.writers import WRITERS
 from moe_long_context.results import Evidence, Finding, Frozen
 from moe_long_context.tools._tool import Draft, Options, tool
@@ -84,10 +84,8 @@ def _result(run: Run, emitted: Emitted, name: str, written: list[str]) -> Recipe
         files=tuple(RecipeFile(path=path, text=text) for path, text in emitted.files.items()),
         launch=emitted.launch,
         written=tuple(written),
-        overrides=tuple(
-            Override(field=s.path, value=s.value, effect=s.effect, why=s.why) for s in emitted.settings
-        ),
-        migrations=tuple(MigrationNote(**m._asdict()) for m in run_migrations(run)),
+        overrides=tuple(Override(field=s.path, value=s.value, effect=s.effect, why=s.why) for s in emitted.settings),
+        migrations=tuple(MigrationNote(**m._asdict()) for m in written_migrations(run.written)),
     )
 
 

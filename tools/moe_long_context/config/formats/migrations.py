@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from moe_long_context.config.resolve import Run
+from moe_long_context.config.run_config import RunConfig
 
 
 class Migration(NamedTuple):
@@ -78,9 +78,9 @@ def _full_iteration(fields: dict[str, Any], done: list[Migration]) -> tuple[dict
     return fields, done
 
 
-def run_migrations(run: Run) -> list[Migration]:
+def written_migrations(config: RunConfig) -> list[Migration]:
     """Older spellings that stand in a run configuration's `megatron` fields and graph modules."""
-    fields = dict(run.written.megatron)
-    if run.written.cuda_graph.modules:
-        fields["model.cuda_graph_modules"] = list(run.written.cuda_graph.modules)
+    fields = dict(config.megatron)
+    if config.cuda_graph.modules:
+        fields["model.cuda_graph_modules"] = list(config.cuda_graph.modules)
     return migrate(fields)[1]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from moe_long_context.config.resolve import FLEX, Run
 from moe_long_context.recipes.settings.setting import Setting
 
-CROSS_ENTROPY = {"eager": (False, "native"), "fused": (True, "native")}
-
 
 def moe(run: Run) -> list[Setting]:
     """Token dispatcher, capacity and padding of the experts."""
@@ -45,7 +43,7 @@ def recompute(run: Run) -> list[Setting]:
 def kernels(run: Run) -> list[Setting]:
     """CUDA graphs, attention backend, loss kernel and vocabulary padding."""
     graph, vocab = run.written.cuda_graph, run.written.vocab
-    fusion, impl = CROSS_ENTROPY.get(run.loss, CROSS_ENTROPY["fused"])
+    fused = run.loss != "eager"
     out = [
         Setting("model.cuda_graph_impl", graph.impl),
         Setting("model.cuda_graph_modules", list(graph.modules)),
@@ -53,8 +51,8 @@ def kernels(run: Run) -> list[Setting]:
         Setting("model.use_te_rng_tracker", graph.impl != "none", "CUDA graphs need it"),
         Setting("rng.te_rng_tracker", graph.impl != "none"),
         Setting("model.attention_backend", run.attention_backend),
-        Setting("model.cross_entropy_loss_fusion", fusion),
-        Setting("model.cross_entropy_fusion_impl", impl, "Megatron-Core 0.19 warns that `te` is unstable"),
+        Setting("model.cross_entropy_loss_fusion", fused),
+        Setting("model.cross_entropy_fusion_impl", run.cross_entropy_fusion_impl if fused else "native"),
         Setting("model.should_pad_vocab", bool(vocab.should_pad)),
     ]
     if vocab.divisible_by:

@@ -15,7 +15,7 @@ def parallel(run: Run) -> list[Setting]:
         Setting("model.tensor_model_parallel_size", s.tp),
         Setting("model.sequence_parallel", run.sequence_parallel, "MoE with TP > 1 needs it" if s.tp > 1 else ""),
         Setting("model.context_parallel_size", s.cp, f"{run.tokens_per_cp_rank} tokens on each rank"),
-        Setting("model.cp_comm_type", _comm_type(run.cp_comm_type)),
+        _comm_type(run),
         Setting("model.hierarchical_context_parallel_sizes", _listed(c.hierarchical_context_parallel_sizes)),
         Setting("model.expert_model_parallel_size", s.ep),
         Setting("model.expert_tensor_parallel_size", s.etp, "left out it would follow the front end's default"),
@@ -38,8 +38,11 @@ def pipeline(run: Run) -> list[Setting]:
     ]  # fmt: skip
 
 
-def _comm_type(value: str | tuple[str, ...]) -> str | list[str]:
-    return value if isinstance(value, str) else list(value)
+def _comm_type(run: Run) -> Setting:
+    given = run.written.cp_comm_type
+    if given is None and run.arch.experimental_attention_variant == "dsa":
+        return Setting("model.cp_comm_type", "all_gather", "the only one that sparse attention (DSA) supports")
+    return Setting("model.cp_comm_type", list(given) if isinstance(given, tuple) else run.cp_comm_type)
 
 
 def _listed(value: tuple[int, ...] | None) -> list[int] | None:

@@ -15,6 +15,7 @@ NOT_BRIDGE_FIELDS = ("window_size", "max_position_embeddings", "mtp_num_layers")
 MLA_ONLY = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "rope_type",
             "rotary_scaling_factor", "original_max_position_embeddings")  # fmt: skip
 TRAINING_DROPOUT = 0.0
+FUSED_ACTIVATIONS = ("silu", "gelu", "quick_gelu")
 
 
 def architecture(run: Run, whole: bool) -> list[Setting]:
@@ -71,7 +72,7 @@ def _defaults_of_the_family(arch: Architecture) -> list[Setting]:
         Setting("model.hidden_dropout", TRAINING_DROPOUT),
         Setting("model.attention_dropout", TRAINING_DROPOUT),
         Setting("model.bias_dropout_fusion", True),
-        Setting("model.bias_activation_fusion", True),
+        Setting("model.bias_activation_fusion", arch.activation_func in FUSED_ACTIVATIONS),
     ]
     if arch.is_moe:
         out += [Setting("model.moe_grouped_gemm", True), Setting("model.moe_router_dtype", "fp32")]

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from moe_long_context.config.resolve import Run
+from moe_long_context.config.formats.precision import MIXED_PRECISION
+from moe_long_context.config.resolve import FP8_PRECISIONS, Run
 from moe_long_context.recipes.environment import bridge_env
 from moe_long_context.recipes.settings.setting import Setting
 
-MIXED_PRECISION = {
-    "bf16": "bf16_mixed",
-    "fp8_tensorwise": "bf16_with_fp8_current_scaling_mixed",
-    "fp8_delayed": "bf16_with_fp8_delayed_scaling_mixed",
-    "fp8_blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
-    "mxfp8": "bf16_with_mxfp8_mixed",
-    "nvfp4": "bf16_with_nvfp4_mixed",
-}
 SNAPSHOT = "memory_snapshot.pickle"
-OPTIMIZERS = {"dist_muon": "dist_muon"}
 
 
 def precision(run: Run) -> list[Setting]:
     """The released mixed-precision recipe, and the gradient type that it hands to the optimizer and DDP."""
     fp32_grads = run.grad_dtype == "fp32"
-    return [
+    out = [
         Setting("mixed_precision", MIXED_PRECISION[run.precision], "name in Bridge's mixed-precision registry"),
         Setting("mixed_precision.grad_reduce_in_fp32", fp32_grads, "Bridge copies it to ddp"),
         Setting("ddp.grad_reduce_in_fp32", fp32_grads),
     ]
+    if run.precision in FP8_PRECISIONS:
+        weights = run.fp8_primary_weights
+        out.append(Setting("mixed_precision.fp8_param_gather", weights, "whether weights are kept in FP8"))
+        if run.precision == "mxfp8":
+            reuse = weights and not run.written.fsdp.enabled
+            out.append(Setting("mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", reuse, "required with the former"))
+    return out
 
 
 def optimizer(run: Run) -> list[Setting]:
