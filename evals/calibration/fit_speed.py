@@ -178,11 +178,7 @@ def report(rows: Sequence[Row], parameters: Parameters, each: bool) -> None:
                 f"  {title} {name:28s} n={len(e):3d} median |e| {statistics.median(map(abs, e)):6.1%}"
                 f"  bias {statistics.median(e):+6.1%}"
             )
-    rho = {
-        name: spearman([r.measured for r in g], [predict(r, parameters) for r in g])
-        for name, g in grouped(scored, lambda r: (r.model, r.gpu)).items()
-        if len(g) >= 3
-    }
+    rho = rank_correlations(scored, parameters)
     for name, value in sorted(rho.items()):
         print(f"  spearman {name[0]:28s} {name[1]:6s} {value:.2f}")
     print(f"spearman: median {statistics.median(rho.values()):.2f}, >= 0.95 in {sum(v >= 0.95 for v in rho.values())} of {len(rho)}")
@@ -190,6 +186,20 @@ def report(rows: Sequence[Row], parameters: Parameters, each: bool) -> None:
         for row in rows:
             p = predict(row, parameters)
             print(f"{p / row.measured - 1:+7.1%} {p:7.0f} {row.measured:7.0f} {'' if row.scored else 'x'} {row.id}")
+
+
+def rank_correlations(rows: Sequence[Row], parameters: Parameters) -> dict[tuple[str, str], float]:
+    """Spearman of each (model, GPU) group with three or more distinct configurations.
+
+    Runs of one configuration in several releases are one point (their median): the model cannot tell them apart.
+    """
+    out: dict[tuple[str, str], float] = {}
+    for name, members in grouped(rows, lambda r: (r.model, r.gpu)).items():
+        alike = grouped(members, lambda r: r.run.written.model_copy(update={"versions": None}).model_dump_json())
+        points = [(statistics.median(r.measured for r in g), predict(g[0], parameters)) for g in alike.values()]
+        if len(points) >= 3:
+            out[name] = spearman([a for a, _ in points], [b for _, b in points])
+    return out
 
 
 def leave_one_out(rows: Sequence[Row], start: Parameters, key: Callable[[Row], str], title: str) -> list[tuple[Row, float]]:

@@ -57,6 +57,12 @@ def distinct(groups: float, topk: float, share: float) -> float:
     return min(expected, share)
 
 
+def _reachable(facts: Facts, nodes: float) -> float:
+    """Nodes a token may reach under group-limited routing (group_topk of num_groups); all of them without."""
+    groups, kept = facts.arch.moe_router_num_groups or 1, facts.arch.moe_router_group_topk
+    return kept * max(1.0, nodes / groups) if kept and groups > 1 else nodes
+
+
 def expert_exchange(facts: Facts, tokens: float, width: float) -> float:
     """One dispatch or one combine of `tokens` tokens [T, width] in BF16 over EP ranks, in seconds.
 
@@ -75,8 +81,7 @@ def expert_exchange(facts: Facts, tokens: float, width: float) -> float:
     if facts.flex:
         near_speed = facts.rates.nvlink * e.nvlink_flex * (e.nvlink_deepep if facts.dispatcher == "deepep" else 1.0)
         ranks = distinct(ep, topk, topk)
-        limit = arch.moe_router_group_topk or topk
-        away = distinct(nodes, topk, limit) * (nodes - 1) / nodes if nodes > 1 else 0.0
+        away = distinct(nodes, topk, _reachable(facts, nodes)) * (nodes - 1) / nodes if nodes > 1 else 0.0
         near = ranks * (domain - 1) / domain
     else:
         near_speed = facts.rates.nvlink * e.nvlink_alltoall

@@ -17,8 +17,10 @@ class Efficiency(NamedTuple):
 
     gemm_bf16: float
     gemm_fp8: float
+    nvfp4_gain: float
     gemm_half_rows: float
     gemm_half_depth: float
+    gemm_memory: float
     memory: float
     attention_forward: float
     attention_backward: float

@@ -74,7 +74,7 @@ class Facts(NamedTuple):
 
 
 CAST_PASSES = {
-    "bf16": 0.0, "fp8_delayed": 1.0, "fp8_tensorwise": 1.5, "fp8_blockwise": 1.25, "mxfp8": 1.0, "nvfp4": 1.25,
+    "bf16": 0.0, "fp8_delayed": 1.0, "fp8_tensorwise": 1.5, "fp8_blockwise": 1.25, "mxfp8": 1.0, "nvfp4": 1.4,
 }  # fmt: skip
 
 
@@ -82,14 +82,15 @@ def facts_of(run: Run, eff: Efficiency | None = None) -> Facts:
     """The facts of a run; `eff` replaces the platform's parameters (calibration)."""
     c, s, gpu = run.written, run.sizes, run.gpu
     fp8 = run.precision != "bf16"
-    peak8 = gpu.fp8_tflops or gpu.bf16_tflops
+    eff = eff or of_platform(platform_of(gpu))
+    peak8 = (gpu.fp8_tflops or gpu.bf16_tflops) * (eff.nvfp4_gain if run.precision == "nvfp4" else 1.0)
     rates = Rates(
-        gpu.bf16_tflops * TERA, (peak8 if fp8 else gpu.bf16_tflops) * TERA, gpu.hbm_tb_s * TERA,
+        gpu.bf16_tflops * TERA, peak8 * TERA, gpu.hbm_tb_s * TERA,
         gpu.nvlink_gb_s * GIGA, gpu.nvlink_domain, gpu.nic_gb_s * GIGA,
     )  # fmt: skip
     comm = run.cp_comm_type
     return Facts(
-        run.arch, rates, eff or of_platform(platform_of(gpu)), s.tp, s.cp, s.ep, s.etp, run.sequence_parallel,
+        run.arch, rates, eff, s.tp, s.cp, s.ep, s.etp, run.sequence_parallel,
         run.seq_length, run.micro_batch_size, fp8, CAST_PASSES[run.precision],
         fp8 and bool(c.field("mixed_precision.fp8_dot_product_attention")),
         bool(c.field("model.use_transformer_engine_op_fuser")), run.dispatcher, bool(c.overlap.ep_a2a),

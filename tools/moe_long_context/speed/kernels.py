@@ -62,7 +62,7 @@ def _product(facts: Facts, g: Gemm, m: float, k: float, n: float) -> float:
     shape = narrow / (narrow + e.gemm_half_rows) * k / (k + e.gemm_half_depth)
     size = 1 if low else BF16_BYTES
     moved = (size * (m * k + k * n) + BF16_BYTES * m * n) * g.copies
-    return max(2 * m * k * n * g.copies / (peak * shape), moved / (facts.rates.hbm * e.memory))
+    return max(2 * m * k * n * g.copies / (peak * shape), moved / (facts.rates.hbm * e.gemm_memory))
 
 
 def memory(facts: Facts, n_bytes: float) -> float:

@@ -19,6 +19,10 @@ from moe_long_context.speed.kernels import BF16_BYTES, Gemm, Times, attention, c
 
 NORM_PASSES = Times(4.0, 8.0)
 PERMUTE_PASSES = 2.0
+MLA_HEAD_PASSES, GQA_HEAD_PASSES, QK_NORM_PASSES = 1.25, 3.0, 2.0
+"""Passes over q, k and v between projection and core: MLA splits and joins k (rope fused); GQA splits and rotates."""
+GDN_PASSES, MAMBA_PASSES = 14.0, 6.0
+"""Passes over the projected width: gated delta net convolves, normalises q and k, gates and norms in separate kernels."""
 MERGE_BYTES = 12.0
 """Per element of a partial attention output in the CP ring: read FP32 and BF16, write FP32, and the final cast."""
 EXPERT_BIAS_BYTES = Times(28.0, 28.0)
@@ -120,7 +124,8 @@ def attention_part(facts: Facts, kind: LayerKind) -> Part:
     shapes, replayed = _mla_gemms(facts) if mla else (_gqa_gemms(facts), [])
     time, parameters = gemms(facts, shapes)
     core, kv_width, q_width = _core(facts, kind, mla)
-    extra = memory(facts, facts.tokens_cp * (q_width + kv_width) * BF16_BYTES * 4)
+    passes = MLA_HEAD_PASSES if mla else GQA_HEAD_PASSES + QK_NORM_PASSES * facts.arch.qk_layernorm
+    extra = memory(facts, facts.tokens_cp * (q_width + kv_width) * BF16_BYTES * passes)
     names, replay = facts.recompute, 0.0
     if "core_attn" in names:
         replay += core.forward
@@ -196,7 +201,7 @@ def _linear_attention(facts: Facts, kind: LayerKind) -> Part:
         state = 7 * out * arch.mamba_state_dim
     time, parameters = gemms(facts, [Gemm(rows, hidden, width / tp), Gemm(rows, out / tp, hidden)])
     core = scan(facts, rows * state / tp)
-    extra = memory(facts, rows * width / tp * BF16_BYTES * 6)
+    extra = memory(facts, rows * width / tp * BF16_BYTES * (GDN_PASSES if kind.attention == "gdn" else MAMBA_PASSES))
     exchange = 0.0
     if facts.cp > 1:
         exchange = 6 * collectives.all_to_all(facts, rows * width / tp * BF16_BYTES, facts.cp, tp * facts.cp)
