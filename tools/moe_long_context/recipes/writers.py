@@ -1,16 +1,24 @@
-"""The formats a recipe can be written in, by name. Owns file names and launch lines; texts are made by the writers."""
+"""The formats a recipe can be written in, by name. Owns file names, launch lines and script frames."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
+from moe_long_context.config.formats.detect import read_known_form
+from moe_long_context.config.formats.remark import remark
 from moe_long_context.config.resolve import Run
+from moe_long_context.recipes.bridge_overrides import launch_words
 from moe_long_context.recipes.bridge_python import bridge_script
 from moe_long_context.recipes.emitted import Emitted
+from moe_long_context.recipes.environment import environment
+from moe_long_context.recipes.megatron_lm import command_lines
 from moe_long_context.recipes.releases import recipe_function
 from moe_long_context.recipes.settings import bridge_settings
+from moe_long_context.recipes.text import comment, shell
 from moe_long_context.units import length_text
+
+RENDEZVOUS_PORT = 29500
 
 
 def stem(run: Run) -> str:
@@ -25,8 +33,30 @@ def torchrun(run: Run) -> str:
     nodes = -(-run.num_gpus // per_node)
     if nodes == 1:
         return f"torchrun --nproc-per-node {per_node}"
-    rendezvous = '--rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:29500"'
+    rendezvous = f'--rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:{RENDEZVOUS_PORT}"'
     return f"torchrun --nnodes {nodes} --nproc-per-node {per_node} {rendezvous}"
+
+
+def title(run: Run) -> str:
+    """One line that says what the run is."""
+    s = run.sizes
+    what = f"{run.model_id}, {length_text(run.seq_length)} tokens, {run.num_gpus} x {run.gpu.id}"
+    return comment(f"{what}: TP{s.tp} CP{s.cp} PP{s.pp} VPP{s.vpp} EP{s.ep} ETP{s.etp}, DP{s.dp} EDP{s.edp}")
+
+
+def with_remark(run: Run, text: str) -> str:
+    """The text with the comment line that makes reading it give back the run's configuration."""
+    read = read_known_form(text, "recipe")
+    head, newline, body = text.partition("\n")
+    line = remark(run.written, read) if read is not None else ""
+    return f"{head}{newline}{line}\n{body}" if line else text
+
+
+def script(run: Run, command: str, variables: bool) -> str:
+    """A bash script around one command."""
+    exports = [f"export {v.name}={shell(v.value)}  # {comment(v.why)}" for v in environment(run)] if variables else []
+    lines = ["#!/usr/bin/env bash", f"# {title(run)}.", "set -euo pipefail", *exports, "", command]
+    return with_remark(run, "\n".join(lines) + "\n")
 
 
 def bridge_python(run: Run) -> Emitted:
@@ -36,6 +66,23 @@ def bridge_python(run: Run) -> Emitted:
     return Emitted({name: bridge_script(run)}, f"{torchrun(run)} {name}", tuple(settings))
 
 
+def bridge_overrides(run: Run) -> Emitted:
+    """A launch script for run_recipe.py, started in a checkout of the release."""
+    name = f"{stem(run)}_overrides.sh"
+    text = script(run, launch_words(run, torchrun(run)), variables=False)
+    return Emitted({name: text}, f"bash {name}", tuple(bridge_settings(run)))
+
+
+def megatron_lm(run: Run) -> Emitted:
+    """A launch script for pretrain_gpt.py."""
+    name = f"{stem(run)}_megatron_lm.sh"
+    command, notes = command_lines(run, torchrun(run))
+    text = script(run, command, variables=True)
+    return Emitted({name: text}, f"bash {name}", tuple(bridge_settings(run, whole_model=True)), tuple(notes))
+
+
 WRITERS: dict[str, Callable[[Run], Emitted]] = {
     "bridge-python": bridge_python,
+    "bridge-overrides": bridge_overrides,
+    "megatron-lm": megatron_lm,
 }

@@ -18,6 +18,7 @@ _SCRIPT = re.compile(
     r"^#!|^\s*--[a-zA-Z]|pretrain_\w+\.py|run_recipe\.py|torchrun|^\s*(export\s+)?[A-Z_]+=|actor_rollout_ref\.\w",
     re.MULTILINE,
 )
+_SHORT_FORM = re.compile(r"^(\s*(#[^!\n][^\n]*|#|---)?\n)*\s*([{]|[A-Za-z_][\w.-]*\s*:(\s|$))")
 _OVERRIDES = re.compile(r"^\s*[+~]{0,2}[a-z_]+\.[a-z_.0-9]+=", re.MULTILINE)
 _DUMP = re.compile(r"^\s*_target_:", re.MULTILINE)
 _BLOCK = re.compile(r"^\s*actor_rollout_ref:", re.MULTILINE)
@@ -43,6 +44,8 @@ def _read(text: str, name: str) -> RunConfig | None:
             return read_dump(data)
     if _BLOCK.search(text) and (block := _block(text, name)) is not None:
         return block
+    if _SHORT_FORM.match(text):
+        return None
     if not (_SCRIPT.search(text) or _OVERRIDES.search(text)):
         return None
     return read_script(read_shell(text))
@@ -53,7 +56,7 @@ def read_script(shell: ShellText) -> RunConfig | None:
     if (block := find_block(shell.words)) is not None:
         return block
     if sum(is_override(word) for word in shell.words) >= 1:
-        return read_overrides(shell.words)
+        return read_overrides(shell)
     if flags_of(shell.words) or shell.variables:
         return read_flags(shell)
     return None

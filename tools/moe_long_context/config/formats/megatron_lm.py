@@ -10,6 +10,7 @@ from typing import Any
 
 from moe_long_context.catalog.architecture import layer_freq_from_text
 from moe_long_context.config.formats.bridge_fields import run_from_fields
+from moe_long_context.config.formats.launcher import is_launcher_flag, launcher_size
 from moe_long_context.config.formats.overrides import parse_value, scalar
 from moe_long_context.config.formats.shell import ShellText
 from moe_long_context.config.framework_fields import by_name
@@ -45,9 +46,8 @@ PATHS = {
     "fp8_param_gather": "mixed_precision.fp8_param_gather",
 }  # fmt: skip
 SILENT = frozenset({"use_mcore_models", "deprecated_use_mcore_models", "group_query_attention", "mock_data", "bf16",
-                    "use_flash_attn", "use_rotary_position_embeddings", "transformer_impl"})  # fmt: skip
-LAUNCHER = {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint",
-            "ntasks_per_node", "gpus_per_node", "nodes", "actor_num_nodes", "actor_num_gpus_per_node"}  # fmt: skip
+                    "use_flash_attn", "use_rotary_position_embeddings", "transformer_impl",
+                    "create_attention_mask_in_dataloader"})  # fmt: skip
 ACTIVATIONS = {"swiglu": ("silu", True), "squared_relu": ("squared_relu", False), "quick_geglu": ("quick_gelu", True)}
 FLAG = re.compile(r"^--([A-Za-z][\w-]*)(?:=(.*))?$", re.DOTALL)
 
@@ -83,7 +83,7 @@ def read_flags(shell: ShellText) -> RunConfig:
     written = flags_of(shell.words) or flags_of([w for value in shell.variables.values() for w in value])
     fields, notes = fields_of(written, shell.unresolved)
     run = run_from_fields(fields)
-    data = {**run.written(), "frontend": "megatron_lm", **_cluster(written, shell)}
+    data = {**run.written(), "frontend": "megatron_lm", **launcher_size(shell.words, shell.variables)}
     notes = [*run.reader_notes, *notes]
     return RunConfig.read({**data, **({"reader_notes": tuple(notes[:256])} if notes else {})})
 
@@ -94,10 +94,12 @@ def fields_of(written: dict[str, list[str]], unresolved: list[str]) -> tuple[dic
     notes: list[str] = []
     unknown: list[str] = []
     for flag, words in written.items():
+        if is_launcher_flag(flag):
+            continue
         if any("$" in word or "`" in word for word in words):
             notes.append(f"--{flag} holds a variable that the script does not set: {' '.join(words)[:80]}")
             continue
-        if not _place(fields, flag, words) and flag.replace("-", "_") not in LAUNCHER:
+        if not _place(fields, flag, words):
             unknown.append(f"--{flag}")
     if unknown:
         notes.append("flags that do not change the estimate or are unknown: " + ", ".join(sorted(unknown)))
@@ -168,21 +170,3 @@ def _completed(fields: dict[str, Any]) -> dict[str, Any]:
     if "model.fp8" in fields and "model.fp8_recipe" not in fields:
         fields["model.fp8_recipe"] = "delayed"
     return fields
-
-
-def _cluster(written: dict[str, list[str]], shell: ShellText) -> dict[str, Any]:
-    """GPU count from the launcher's own flags where they are plain numbers."""
-    numbers = {flag.replace("-", "_"): words[0] for flag, words in written.items() if words and words[0].isdigit()}
-    for name in ("NPROC_PER_NODE", "NNODES", "GPUS_PER_NODE", "NUM_NODES"):
-        value = shell.variables.get(name, [""])[-1]
-        if value.isdigit():
-            numbers.setdefault(name.lower(), value)
-    per_node = _first(numbers, "nproc_per_node", "gpus_per_node", "actor_num_gpus_per_node")
-    if not per_node:
-        return {}
-    nodes = int(_first(numbers, "nnodes", "nodes", "num_nodes", "actor_num_nodes") or 1)
-    return {"num_gpus": nodes * int(per_node), "gpus_per_node": int(per_node)}
-
-
-def _first(numbers: dict[str, str], *names: str) -> str | None:
-    return next((numbers[name] for name in names if name in numbers), None)

@@ -6,7 +6,9 @@ import re
 from typing import Any
 
 from moe_long_context.config.formats.bridge_fields import run_from_fields
+from moe_long_context.config.formats.launcher import launcher_size
 from moe_long_context.config.formats.recipe_names import model_of
+from moe_long_context.config.formats.shell import ShellText
 from moe_long_context.config.run_config import RunConfig
 from moe_long_context.errors import BadValueError, shorten
 
@@ -25,7 +27,7 @@ WORDS = {"null": None, "none": None, "true": True, "false": False}
 MAX_DEPTH = 12
 
 
-def read_overrides(words: list[str]) -> RunConfig:
+def read_overrides(shell: ShellText) -> RunConfig:
     """A run configuration from override words and run_recipe.py flags.
 
     Raises:
@@ -33,15 +35,15 @@ def read_overrides(words: list[str]) -> RunConfig:
     """
     fields: dict[str, Any] = {}
     model = None
-    for index, word in enumerate(words):
-        following = words[index + 1] if index + 1 < len(words) else ""
+    for word, following in zip(shell.words, [*shell.words[1:], ""], strict=True):
         if word in SHORT_FLAGS or word in LONG_FLAGS:
             fields[SHORT_FLAGS.get(word) or LONG_FLAGS[word]] = parse_value(following)
         elif word == "--recipe":
             model = model_of(following)
         elif match := _OVERRIDE.match(word):
             _set(fields, match.group(1), parse_value(match.group(2)))
-    return run_from_fields(fields, model)
+    run = run_from_fields(fields, model)
+    return run.replace(**launcher_size(shell.words, shell.variables))
 
 
 def is_override(word: str) -> bool:

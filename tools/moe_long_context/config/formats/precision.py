@@ -15,6 +15,22 @@ MIXED_PRECISION = {
     "mxfp8": "bf16_with_mxfp8_mixed",
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
+REGISTRY: dict[str, dict[str, Any]] = {
+    "bf16": {},
+    "fp8_tensorwise": {
+        "fp8": "hybrid", "fp8_recipe": "tensorwise", "first_last_layers_bf16": True,
+        "num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 1, "fp8_param_gather": True,
+    },
+    "fp8_delayed": {
+        "fp8": "hybrid", "fp8_recipe": "delayed", "fp8_margin": 0, "fp8_amax_history_len": 1024,
+        "fp8_amax_compute_algo": "max", "fp8_param_gather": True,
+    },
+    "fp8_blockwise": {"fp8": "hybrid", "fp8_recipe": "blockwise", "fp8_param_gather": False},
+    "mxfp8": {
+        "fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True,
+    },
+    "nvfp4": {"fp4": "e2m1", "fp4_recipe": "nvfp4", "fp8_param_gather": False, "fp4_param_gather": True},
+}  # fmt: skip
 _FP8_RECIPES = {
     "tensorwise": "fp8_tensorwise",
     "delayed": "fp8_delayed",
