@@ -96,7 +96,7 @@ def row_weights(rows: Sequence[Row]) -> list[float]:
 
 
 def fit(rows: Sequence[Row], start: Parameters) -> Parameters:
-    """Least absolute log error, with a weak pull to the starting values so that unseen causes stay where they were."""
+    """Robust least squares of the log error, with a weak pull to the priors so that unseen causes stay where they are."""
     import numpy as np
     from scipy.optimize import least_squares
 
@@ -106,7 +106,7 @@ def fit(rows: Sequence[Row], start: Parameters) -> Parameters:
     slots = [(p, n) for n in names for p in platforms]
     groups = shared_slots(slots)
     keys = sorted(set(groups.values()))
-    first = np.array([math.log(_start(start, slots, groups, key)) for key in keys])
+    first = np.array([math.log(table[key[1]]["prior"][key[0]]) for key in keys])
     low = np.array([math.log(table[key[1]]["range"][0]) for key in keys]) - 1e-9
     high = np.array([math.log(table[key[1]]["range"][1]) for key in keys]) + 1e-9
     weights = np.array(row_weights(rows))
@@ -116,7 +116,7 @@ def fit(rows: Sequence[Row], start: Parameters) -> Parameters:
         out = dict(start)
         for slot in slots:
             out[slot[0]] = out[slot[0]]._replace(**{slot[1]: float(values[groups[slot]])})
-        return out
+        return {p: e if p in platforms else _unseen(p, out, platforms, table) for p, e in out.items()}
 
     def residuals(x: Any) -> Any:
         parameters = unpack(x)
@@ -127,17 +127,26 @@ def fit(rows: Sequence[Row], start: Parameters) -> Parameters:
     return unpack(done.x)
 
 
+NEIGHBOURS = {
+    "blackwell": "grace_blackwell", "grace_blackwell": "blackwell",
+    "blackwell_ultra": "grace_blackwell_ultra", "grace_blackwell_ultra": "blackwell_ultra",
+}  # fmt: skip
+
+
+def _unseen(platform: str, fitted: Parameters, seen: Sequence[str], table: dict[str, Any]) -> Efficiency:
+    """A platform without rows: the fitted values of its chip's other board, host time and the rest by prior."""
+    neighbour = NEIGHBOURS.get(platform)
+    own = {name: float(table[name]["prior"][platform]) for name in fitted_names()}
+    if neighbour in seen:
+        own |= {name: getattr(fitted[neighbour], name) for name in own if name != "launch_us"}
+    return fitted[platform]._replace(**own)
+
+
 def shared_slots(slots: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Blackwell platforms share: GEMM rates per chip, host time per CPU, everything else all four."""
+    """Blackwell platforms share host time per CPU and all else but GEMM rates, which follow the board's power."""
     host = {p: "blackwell" if p.startswith("blackwell") else "grace_blackwell" for p, _ in slots if "blackwell" in p}
-    chip = {p: "blackwell_ultra" if p.endswith("ultra") else "blackwell" for p in host}
-    board = {"launch_us": host, "gemm_bf16": chip, "gemm_fp8": chip}
+    board = {"launch_us": host, "gemm_bf16": {}, "gemm_fp8": {}}
     return {(p, n): (board.get(n, dict.fromkeys(host, "blackwell")).get(p, p), n) for p, n in slots}
-
-
-def _start(start: Parameters, slots: list[tuple[str, str]], groups: dict[Any, Any], key: Any) -> float:
-    platform = next(p for p, n in slots if groups[(p, n)] == key)
-    return float(getattr(start[platform], key[1]))
 
 
 def errors_of(rows: Sequence[Row], parameters: Parameters) -> list[float]:

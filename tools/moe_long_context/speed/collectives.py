@@ -6,6 +6,8 @@ Rank order is Megatron's (tp, cp, ep, dp, pp; fastest first), so a group of span
 
 from __future__ import annotations
 
+import math
+
 from moe_long_context.speed.facts import Facts
 
 
@@ -46,21 +48,23 @@ def all_to_all(facts: Facts, local_bytes: float, group: int, span: float) -> flo
     return max(away, near)
 
 
-def distinct(groups: float, topk: float, share: float) -> float:
-    """Expected number of distinct groups that `topk` experts fall in, of `groups` equal ones that a token may reach.
-
-    Uniform routing: groups * (1 - (1 - 1/groups)^topk); `share` bounds it for group-limited routing.
-    """
-    if groups <= 1:
-        return 1.0
-    expected: float = groups * (1 - (1 - 1 / groups) ** topk)
-    return min(expected, share)
+def distinct(groups: float, topk: float) -> float:
+    """Expected number of distinct groups that `topk` experts fall in, of `groups` equal ones: g (1 - (1 - 1/g)^k)."""
+    return groups * (1 - (1 - 1 / groups) ** topk) if groups > 1 else 1.0
 
 
 def _reachable(facts: Facts, nodes: float) -> float:
-    """Nodes a token may reach under group-limited routing (group_topk of num_groups); all of them without."""
+    """Nodes a token may reach: all of them, or under group-limited routing those that hold its k of G groups.
+
+    With G/nodes groups on a node: nodes * (1 - C(G - G/nodes, k) / C(G, k)).
+    """
     groups, kept = facts.arch.moe_router_num_groups or 1, facts.arch.moe_router_group_topk
-    return kept * max(1.0, nodes / groups) if kept and groups > 1 else nodes
+    if not kept or groups <= 1:
+        return nodes
+    if nodes >= groups:
+        return kept * nodes / groups
+    missed = math.comb(groups - round(groups / nodes), kept) / math.comb(groups, kept)
+    return nodes * (1 - missed)
 
 
 def expert_exchange(facts: Facts, tokens: float, width: float) -> float:
@@ -80,8 +84,8 @@ def expert_exchange(facts: Facts, tokens: float, width: float) -> float:
     topk = arch.moe_router_topk
     if facts.flex:
         near_speed = facts.rates.nvlink * e.nvlink_flex * (e.nvlink_deepep if facts.dispatcher == "deepep" else 1.0)
-        ranks = distinct(ep, topk, topk)
-        away = distinct(nodes, topk, _reachable(facts, nodes)) * (nodes - 1) / nodes if nodes > 1 else 0.0
+        ranks = distinct(ep, topk)
+        away = distinct(_reachable(facts, nodes), topk) * (nodes - 1) / nodes if nodes > 1 else 0.0
         near = ranks * (domain - 1) / domain
     else:
         near_speed = facts.rates.nvlink * e.nvlink_alltoall

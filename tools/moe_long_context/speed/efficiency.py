@@ -26,6 +26,7 @@ class Efficiency(NamedTuple):
     attention_backward: float
     attention_half_forward: float
     attention_half_backward: float
+    attention_narrow_power: float
     attention_fp8_speedup: float
     scan: float
     launch_us: float
@@ -56,6 +57,12 @@ class Launches(NamedTuple):
     moe_dispatch_alltoall: int
     moe_experts: int
     moe_shared: int
+    replay_core_attn: int
+    replay_mla_up_proj: int
+    replay_layernorm: int
+    replay_moe_act: int
+    replay_shared_experts: int
+    replay_mlp: int
     per_expert_bf16: int
     per_expert_fp8: int
 

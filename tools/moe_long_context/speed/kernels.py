@@ -81,14 +81,15 @@ def attention(facts: Facts, context: float, heads: float, dim_qk: float, dim_v: 
     """Fused causal attention of one microbatch: 2 T c h (d_qk + d_v) forward, 2.5 times that backward.
 
     T = tokens on this CP rank, c = mean keys per query over the whole sequence (S/2 when causal; the zigzag split
-    balances the CP ranks). The rate is peak * e / (1 + S_half / S); heads narrower than 128 lose the square root.
+    balances the CP ranks). The rate is peak * e / (1 + S_half / S); heads narrower than 128 do the same exponentials for
+    fewer products and lose (d/128)^power.
     """
     e = facts.eff
     flops = 2 * facts.tokens_cp * context * heads * (dim_qk + dim_v)
     chunk = facts.seq_length / facts.cp if facts.cp > 1 and facts.cp_comm == "p2p" else facts.seq_length
     length = max(min(2 * context, chunk), 1.0)
     speed = facts.rates.bf16 * (e.attention_fp8_speedup if facts.fp8_attention else 1.0)
-    speed *= min(1.0, (dim_v / NARROW_HEAD) ** 0.5)
+    speed *= min(1.0, dim_v / NARROW_HEAD) ** e.attention_narrow_power
     forward = flops / (speed * e.attention_forward) * (1 + e.attention_half_forward / length)
     backward = 2.5 * flops / (speed * e.attention_backward) * (1 + e.attention_half_backward / length)
     return Times(forward, backward)

@@ -342,6 +342,22 @@ def _moe_launches(facts: Facts) -> tuple[float, float]:
     return count, 2 * count
 
 
+def _replayed_launches(facts: Facts, kind: LayerKind, part: Part) -> float:
+    """Kernel launches that recompute adds to a layer; a graph of the whole iteration holds them too."""
+    if facts.graphs == GRAPH_EVERYTHING:
+        return 0.0
+    if facts.full_recompute:
+        return part.launches_forward * facts.full_recompute
+    table, names = launches(), facts.recompute
+    count = table.replay_core_attn * ("core_attn" in names) + table.replay_layernorm * ("layernorm" in names)
+    count += table.replay_mla_up_proj * ("mla_up_proj" in names and kind.attention == "mla")
+    if kind.ffn == "dense":
+        return count + table.replay_mlp * ("mlp" in names)
+    if kind.ffn == "moe" and "moe" in names:
+        return count + _moe_launches(facts)[0]
+    return count + table.replay_moe_act * ("moe_act" in names) + table.replay_shared_experts * ("shared_experts" in names)
+
+
 @lru_cache(maxsize=65536)
 def layer_time(facts: Facts, kind: LayerKind) -> LayerTime:
     """One layer and microbatch: kernels and exposed exchanges, joined with the host's launch time in quadrature."""
@@ -363,8 +379,7 @@ def layer_time(facts: Facts, kind: LayerKind) -> LayerTime:
     if facts.ep_overlap:
         exchange -= e.ep_hidden * min(exchange, compute)
     gpu = compute + replay + replay_ep + exchange + part.tp + part.cp
-    replays = facts.full_recompute or (0.5 if "moe" in facts.recompute else 0.0)
-    host = (part.launches_forward * (1 + replays) + part.launches_backward) * e.launch_us * 1e-6
+    host = (part.launches_forward + part.launches_backward + _replayed_launches(facts, kind, part)) * e.launch_us * 1e-6
     if facts.ep_overlap:
         host *= e.ep_overlap_launches
     launch = (gpu * gpu + host * host) ** 0.5 - gpu
