@@ -1,0 +1,94 @@
+"""`Case`: everything known about one failure, and the yes/no questions that signatures ask about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from moe_long_context.config.resolve import FLEX, Run
+from moe_long_context.config.run_config import RunConfig
+from moe_long_context.diagnosis.events import LogFacts, OutOfMemory
+from moe_long_context.diagnosis.snapshot import SnapshotFacts
+from moe_long_context.errors import MoeError
+from moe_long_context.memory.estimate import MemoryEstimate, estimate
+from moe_long_context.results import Finding
+
+SIZE_FIELDS = {
+    "tp": "tensor_model_parallel_size", "cp": "context_parallel_size", "pp": "pipeline_model_parallel_size",
+    "ep": "expert_model_parallel_size",
+}  # fmt: skip
+_MACHINE_LINE = re.compile(
+    r"out of memory\. Tried|OutOfMemoryError|^\s*File \"|Traceback|^\s{4,}\S|iteration\s+\d+/|memory \((?:MB|GB)\)|"
+    r"^\s*[a-z_]+ \.{3,}",
+    re.M,
+)
+_RL = re.compile(r"\b(?:verl|slime|nemo[-_ ]?rl|grpo|ppo|rollout|vllm|sglang|actor|skyrl|roll)\b", re.I)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One failure. `run` is the configuration with stand-ins where facts were not given (named in `run.missing`)."""
+
+    config: RunConfig
+    run: Run
+    facts: LogFacts
+    symptom: str
+    snapshot: SnapshotFacts | None
+    findings: tuple[Finding, ...]
+
+    @cached_property
+    def told(self) -> str:
+        """What a person wrote: the symptom, and the lines of a short log that no program prints."""
+        lines = (line for line in self.facts.short_text.splitlines() if not _MACHINE_LINE.search(line))
+        return "\n".join([self.symptom, *lines])[:20_000]
+
+    @cached_property
+    def oom(self) -> OutOfMemory | None:
+        """The failed allocation that says most: one with a known place, else the first."""
+        events = self.facts.ooms
+        return next((e for e in events if e.place), events[0] if events else None)
+
+    @cached_property
+    def memory(self) -> MemoryEstimate | None:
+        """The estimate, None where model, length or every size is unknown, or the layout has no meaning."""
+        if {"model", "seq_length"} & self.run.missing or not self.knows_sizes:
+            return None
+        try:
+            return estimate(self.run)
+        except MoeError:
+            return None
+
+    @property
+    def died_of_memory(self) -> bool:
+        """Whether a device allocation failed, or a person says so."""
+        told = re.search(r"\boom\b|out of (?:gpu |cuda |device )?memory", self.told, re.I)
+        return bool(self.facts.ooms) or (bool(told) and "host-oom-killer" not in self.facts.hits)
+
+    @property
+    def knows_model(self) -> bool:
+        """Whether the model was given."""
+        return "model" not in self.run.missing
+
+    @property
+    def knows_sizes(self) -> bool:
+        """Whether any parallel size was given; with none, the framework's 1 would be a guess."""
+        return bool(set(SIZE_FIELDS.values()) & set(self.config.written())) or self.run.num_gpus == 1
+
+    @property
+    def is_rl(self) -> bool:
+        """Whether a rollout engine may share the GPU."""
+        return bool(_RL.search(self.told)) or any("rollout" in e.text.lower() for e in self.facts.ooms)
+
+
+def _gpus_of_ep(case: Case) -> int:
+    return case.run.sizes.ep * case.run.sizes.etp
+
+
+PREDICATES: dict[str, Callable[[Case], bool]] = {
+    "ep_crosses_nodes": lambda c: _gpus_of_ep(c) > c.run.gpu.nvlink_domain,
+    "flex_across_nodes": lambda c: c.run.dispatcher in FLEX and _gpus_of_ep(c) > c.run.gpu.nvlink_domain,
+    "flex_with_varlen": lambda c: c.run.dispatcher in FLEX and (c.config.data.variable_length or c.config.data.packed),
+    "packed_with_cp": lambda c: c.config.data.packed and c.run.sizes.cp > 1,
+}

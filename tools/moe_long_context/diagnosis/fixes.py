@@ -1,0 +1,209 @@
+"""From causes to fixes in order: each change is tried on the configuration, validated and estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from moe_long_context.config.resolve import Run, resolve
+from moe_long_context.config.run_config import RunConfig
+from moe_long_context.diagnosis import remedy_layout  # noqa: F401  (registers its fixes)
+from moe_long_context.diagnosis.case import Case
+from moe_long_context.diagnosis.cause import Cause
+from moe_long_context.diagnosis.checking import error_rules
+from moe_long_context.diagnosis.remedy import REMEDIES, Change, Remedy
+from moe_long_context.errors import MoeError
+from moe_long_context.memory.capacity import Verdict, peak_interval, verdict
+from moe_long_context.memory.estimate import estimate
+from moe_long_context.units import gib
+from moe_long_context.yaml_safe import load_file
+
+MAX_FIXES = 12
+CAUSES_WITH_FIXES = 4
+MIN_CONFIDENCE = 0.3
+"""Causes below this are named but not acted on."""
+
+
+class Fix(NamedTuple):
+    """One change, what it buys and costs, and the configuration after it."""
+
+    tag: str
+    tags: tuple[str, ...]
+    change: str
+    cost: str
+    cause: str
+    saves_gib: float | None = None
+    peak_gib: float | None = None
+    fits: Verdict | None = None
+    config: dict[str, Any] | None = None
+
+
+class Trial(NamedTuple):
+    """A changed configuration with its estimate; peak in bytes, None where it cannot be computed."""
+
+    config: RunConfig
+    change: Change
+    peak: float | None
+    fits: Verdict | None
+    new_errors: frozenset[str]
+
+
+@lru_cache(maxsize=1)
+def _table(name: str) -> dict[str, Any]:
+    return dict(load_file(Path(__file__).parent / name))
+
+
+def tags_for(cause: Cause) -> tuple[str, ...]:
+    """The fixes of a cause: those its signatures name, then those of the table."""
+    table = _remedies().get(cause.cause, ())
+    return tuple(dict.fromkeys([*table, *cause.fixes]))
+
+
+@lru_cache(maxsize=1)
+def _remedies() -> dict[str, Any]:
+    return dict(load_file(Path(__file__).parent / "remedies.yaml"))
+
+
+@lru_cache(maxsize=1)
+def _advice() -> dict[str, Any]:
+    return dict(load_file(Path(__file__).parent / "advice.yaml"))
+
+
+def fixes_for(case: Case, causes: list[Cause]) -> list[Fix]:
+    """Fixes of the likeliest causes, those that make the run fit first, each tag once."""
+    base = _Base.of(case)
+    found: dict[str, Fix] = {}
+    for rank, cause in enumerate(causes[:CAUSES_WITH_FIXES]):
+        if rank and cause.confidence < MIN_CONFIDENCE:
+            break
+        for tag in tags_for(cause):
+            if tag not in found and not any(tag in fix.tags for fix in found.values()):
+                fix = _fix(base, tag, cause.cause)
+                if fix:
+                    found[tag] = fix
+    order = {tag: i for i, tag in enumerate(found)}
+    return sorted(found.values(), key=lambda f: (_lead(f, causes), order[f.tag]))[:MAX_FIXES]
+
+
+def _lead(fix: Fix, causes: list[Cause]) -> int:
+    """Fixes of the first cause lead; among them, those that save nothing fall behind."""
+    useless = fix.saves_gib is not None and fix.saves_gib < 0.05 and fix.cause in MEMORY_CAUSES
+    return (0 if fix.cause == causes[0].cause else 1) + 2 * useless
+
+
+MEMORY_CAUSES = frozenset({"logits_crossentropy_peak", "activations", "model_states", "optimizer_state_lazy_alloc"})
+
+
+class _Base(NamedTuple):
+    """The run as it was, its peak in bytes and the rules it already breaks."""
+
+    case: Case
+    run: Run
+    peak: float | None
+    errors: frozenset[str]
+
+    @classmethod
+    def of(cls, case: Case) -> _Base:
+        peak = case.memory.peak.peak_bytes if case.memory else None
+        return cls(case, case.run, peak, frozenset(f.rule for f in case.findings if f.severity == "error"))
+
+
+def _fix(base: _Base, tag: str, cause: str) -> Fix | None:
+    if tag in REMEDIES:
+        return _changed(base, REMEDIES[tag], cause)
+    advice = _advice().get(tag)
+    return Fix(tag, (tag,), advice["change"], advice["cost"], cause) if advice else None
+
+
+def _changed(base: _Base, found: Remedy, cause: str) -> Fix | None:
+    """The mildest change of this kind that fits; else the one that saves most; else the first that is legal."""
+    trials = [t for t in _trials(base, found) if not t.new_errors]
+    if not trials:
+        return _without_model(base, found, cause)
+    best = next((t for t in trials if t.fits == "yes"), None) or min(trials, key=_by_peak)
+    saves = None if base.peak is None or best.peak is None else round(gib(base.peak - best.peak), 3)
+    return Fix(
+        tag=found.tag,
+        tags=tuple(dict.fromkeys([found.tag, *found.also, *_value_tags(best.change)])),
+        change=words(best.change),
+        cost=found.cost,
+        cause=cause,
+        saves_gib=saves,
+        peak_gib=None if best.peak is None else round(gib(best.peak), 3),
+        fits=best.fits,
+        config=best.config.written(),
+    )
+
+
+def _by_peak(trial: Trial) -> float:
+    return trial.peak if trial.peak is not None else float("inf")
+
+
+def _trials(base: _Base, found: Remedy) -> Iterator[Trial]:
+    for change in found.options(base.run):
+        try:
+            config = base.case.config.replace(**change)
+            run = resolve(config, partial=True)
+        except MoeError:
+            continue
+        if base.case.knows_model or not _needs_shape(change):
+            yield _estimated(base, config, run, change)
+
+
+SHAPE_FIELDS = ("pipeline_model_parallel_size", "pipeline_model_parallel_layout")
+
+
+def _needs_shape(change: Change) -> bool:
+    """Whether a change was computed from the model's shape, which may be a stand-in."""
+    return any(name in change for name in SHAPE_FIELDS)
+
+
+def _estimated(base: _Base, config: RunConfig, run: Run, change: Change) -> Trial:
+    errors = error_rules(run) - base.errors if base.case.knows_sizes else frozenset()
+    if base.peak is None and not base.case.knows_model:
+        return Trial(config, change, None, None, frozenset())
+    try:
+        worst = estimate(run).peak
+    except MoeError as error:
+        still_bad = frozenset({error.code}) if base.peak is not None or base.case.knows_sizes else frozenset()
+        return Trial(config, change, None, None, errors | still_bad)
+    if not base.case.knows_sizes:
+        return Trial(config, change, None, None, errors)
+    fits = None if "gpu" in run.missing else verdict(run, peak_interval(run, worst))
+    return Trial(config, change, worst.peak_bytes, fits, errors)
+
+
+def _without_model(base: _Base, found: Remedy, cause: str) -> Fix | None:
+    """The same advice without figures, when too little is known to compute a configuration."""
+    if base.case.knows_model and base.case.knows_sizes:
+        return None
+    text = found.tag.replace("_", " ")
+    return Fix(found.tag, (found.tag, *found.also), text, found.cost, cause)
+
+
+def _value_tags(change: Change) -> list[str]:
+    """Tags that name the new value, for changes of one size: `pp=2`, `vpp=2`, `num_layers_in_last_stage=10`."""
+    short = {
+        "pipeline_model_parallel_size": "pp", "virtual_pipeline_model_parallel_size": "vpp",
+        "num_layers_in_last_pipeline_stage": "num_layers_in_last_stage",
+        "num_layers_in_first_pipeline_stage": "num_layers_in_first_stage", "micro_batch_size": "mbs",
+        "hierarchical_context_parallel_sizes": "hierarchical_context_parallel_sizes",
+        "context_parallel_size": "cp", "tensor_model_parallel_size": "tp", "expert_model_parallel_size": "ep",
+    }  # fmt: skip
+    return [f"{short[k]}={v}".replace(" ", "") for k, v in change.items() if k in short and v is not None]
+
+
+def words(change: Change) -> str:
+    """A change as text: the fields that are set, then those that are dropped."""
+    flat: dict[str, Any] = {}
+    for key, value in change.items():
+        flat.update({f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value})
+    return ", ".join(
+        f"{key}: {_show(value)}" for key, value in flat.items() if value is not None
+    ) or "drop " + ", ".join(flat)
+
+
+def _show(value: Any) -> str:
+    return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)

@@ -1,0 +1,74 @@
+"""Failure signatures as data: one YAML file each in `signatures/`, registered by being there.
+
+A signature names texts that the framework prints, the cause they point to, and the fixes for that cause. What needs
+arithmetic (memory figures, step times) is in `causes`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from moe_long_context.yaml_safe import load_file
+
+_ERROR = re.compile(r"Error|ssert|xception")
+
+
+class Suspect(BaseModel):
+    """A cause that a signature points to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cause: str
+    confidence: float = Field(gt=0, lt=1)
+    because: str
+    needs: str = Field(default="", description="name of a predicate on the configuration; unmet = much less likely")
+
+
+class Signature(BaseModel):
+    """What is printed, what it means, what to do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    texts: tuple[str, ...] = Field(default=(), description="one of these stands on the line, as printed")
+    pattern: str = Field(default="", description="and this regular expression matches the line")
+    words: tuple[str, ...] = Field(default=(), description="patterns for a symptom told in a person's own words")
+    suspects: tuple[Suspect, ...]
+    fixes: tuple[str, ...] = Field(default=(), description="tags of fixes, best first")
+    missing: tuple[str, ...] = Field(default=(), description="facts to ask for")
+    only_errors: bool = Field(default=False, description="counts only on a line that reports an error")
+    follows_others: bool = Field(default=False, description="often only a consequence of another rank's failure")
+    source: str
+
+    @cached_property
+    def compiled(self) -> re.Pattern[str] | None:
+        """The compiled pattern, None without one."""
+        return re.compile(self.pattern) if self.pattern else None
+
+    @cached_property
+    def compiled_words(self) -> tuple[re.Pattern[str], ...]:
+        """The compiled patterns for prose."""
+        return tuple(re.compile(text, re.I) for text in self.words)
+
+    def is_on(self, line: str) -> bool:
+        """Whether a log line carries this signature."""
+        if not any(text in line for text in self.texts):
+            return False
+        if self.only_errors and not _ERROR.search(line):
+            return False
+        return self.compiled is None or self.compiled.search(line) is not None
+
+    def is_told(self, text: str) -> bool:
+        """Whether a symptom in a person's own words describes it."""
+        return any(pattern.search(text) for pattern in self.compiled_words)
+
+
+@lru_cache(maxsize=1)
+def signatures() -> tuple[Signature, ...]:
+    """All signatures, by id."""
+    files = sorted((Path(__file__).parent / "signatures").glob("*.yaml"))
+    return tuple(Signature.model_validate({"id": file.stem, **load_file(file)}) for file in files)

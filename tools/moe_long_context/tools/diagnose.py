@@ -1,0 +1,179 @@
+"""The tool `diagnose_failure`: from a configuration and a log to the cause and the next configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from moe_long_context.config.run_config import RunConfig
+from moe_long_context.diagnosis.diagnose import Diagnosis, diagnose
+from moe_long_context.diagnosis.places import words_for
+from moe_long_context.diagnosis.questions import HOW
+from moe_long_context.diagnosis.tensors import matches
+from moe_long_context.memory.capacity import Verdict
+from moe_long_context.mesh.sizes import coordinates
+from moe_long_context.results import Evidence, Frozen
+from moe_long_context.tools._tool import Draft, Options, tool
+from moe_long_context.units import gib
+
+BISECT_CAUSES = {"regression_after_upgrade", "container", "changed_default"}
+LOG_TEXT_LIMIT = 8 << 20
+
+
+class DiagnoseOptions(Options):
+    """What is known about the failure."""
+
+    log: str | None = Field(default=None, max_length=LOG_TEXT_LIMIT, description="path of a log (or - ), or its text")
+    snapshot: str | None = Field(default=None, max_length=4096, description="path of a CUDA memory snapshot pickle")
+    symptom: str = Field(default="", max_length=20_000, description="what a person saw, in their own words")
+
+
+class DiagnosedCause(Frozen):
+    """One possible cause."""
+
+    cause: str
+    confidence: float = Field(description="0 to 1; a judgement, not a frequency")
+    because: str
+
+
+class DiagnosedFix(Frozen):
+    """One change, checked against the rules and estimated where the run is known."""
+
+    change: str
+    tag: str
+    tags: tuple[str, ...]
+    for_cause: str
+    saves_gib: float | None = Field(description="estimated peak before minus after; absent where it is no such change")
+    peak_gib: float | None
+    fits: Verdict | None
+    cost: str
+    config: dict[str, Any] | None
+
+
+class FailedAllocation(Frozen):
+    """The allocation that failed and what it is."""
+
+    requested_gib: float | None
+    allocated_gib: float | None
+    reserved_unallocated_gib: float | None
+    free_gib: float | None
+    place: str
+    rank: str | None
+    pipeline_stage: int | None
+    after_iteration: int | None
+    explained: tuple[str, ...] = Field(description="tensors of the model that have this size")
+
+
+class DiagnoseResult(Frozen):
+    """Causes likeliest first, fixes in order, and what to ask for."""
+
+    causes: tuple[DiagnosedCause, ...]
+    fixes: tuple[DiagnosedFix, ...]
+    missing: tuple[str, ...]
+    how_to_get: dict[str, str]
+    failed_allocation: FailedAllocation | None = None
+    bisect_plan: tuple[dict[str, Any], ...] = ()
+    log: dict[str, Any] = Field(default_factory=dict, description="what was read: bytes, steps, ranks, memory reports")
+
+
+@tool("diagnose", DiagnoseOptions, DiagnoseResult)
+def diagnose_failure(config: RunConfig, options: DiagnoseOptions) -> Draft:
+    """Find why a run died or slowed down, and the fixes in order with what each buys."""
+    found = diagnose(config, options.log, options.snapshot, options.symptom)
+    result = DiagnoseResult(
+        causes=tuple(
+            DiagnosedCause(cause=c.cause, confidence=round(c.confidence, 2), because=c.because) for c in found.causes
+        ),
+        fixes=_fixes(found),
+        missing=found.missing,
+        how_to_get={name: HOW[name] for name in found.missing if name in HOW},
+        failed_allocation=_allocation(found),
+        bisect_plan=_bisect(found),
+        log=_log(found),
+    )
+    run = found.case.run
+    return Draft(
+        result,
+        findings=found.case.findings,
+        assumptions=(*found.taken_from_log, *run.assumptions),
+        evidence=_evidence(found),
+    )
+
+
+def _fixes(found: Diagnosis) -> tuple[DiagnosedFix, ...]:
+    return tuple(
+        DiagnosedFix(
+            change=f.change, tag=f.tag, tags=f.tags, for_cause=f.cause, saves_gib=f.saves_gib, peak_gib=f.peak_gib,
+            fits=f.fits, cost=f.cost, config=f.config,
+        )
+        for f in found.fixes
+    )  # fmt: skip
+
+
+def _allocation(found: Diagnosis) -> FailedAllocation | None:
+    event, run = found.case.oom, found.case.run
+    if event is None:
+        return None
+    known = event.requested is not None and found.case.knows_model and "seq_length" not in run.missing
+    explained = matches(run, event.requested or 0.0, event.place) if known else []
+    return FailedAllocation(
+        requested_gib=_gib(event.requested),
+        allocated_gib=_gib(event.allocated),
+        reserved_unallocated_gib=_gib(event.reserved_unallocated),
+        free_gib=_gib(event.free),
+        place=words_for(event.place),
+        rank=event.rank,
+        pipeline_stage=_stage(found),
+        after_iteration=event.iteration,
+        explained=tuple(f"{m.tensor.name}: {m.tensor.formula} = {gib(m.tensor.n_bytes):.2f} GiB" for m in explained),
+    )
+
+
+def _gib(n_bytes: float | None) -> float | None:
+    return None if n_bytes is None else round(gib(n_bytes), 3)
+
+
+def _stage(found: Diagnosis) -> int | None:
+    """The pipeline stage of the rank that failed, in Megatron's default rank order."""
+    event, run = found.case.oom, found.case.run
+    if event is None or event.rank is None or not event.rank.isdigit() or not found.case.knows_sizes:
+        return None
+    rank = int(event.rank)
+    return coordinates(rank, run.sizes)["pp"] if rank < run.num_gpus and run.sizes.fits_attention else None
+
+
+def _bisect(found: Diagnosis) -> tuple[dict[str, Any], ...]:
+    if not BISECT_CAUSES & {cause.cause for cause in found.causes[:4]}:
+        return ()
+    from moe_long_context.diagnosis.bisect import bisect_plan
+
+    return tuple(step._asdict() for step in bisect_plan())
+
+
+def _log(found: Diagnosis) -> dict[str, Any]:
+    facts = found.case.facts
+    return {
+        "bytes": facts.n_bytes,
+        "steps_printed": facts.iteration_count,
+        "last_iteration": facts.last_iteration.number if facts.last_iteration else None,
+        "out_of_memory_lines": facts.oom_count,
+        "out_of_memory_ranks": sorted(facts.oom_ranks)[:16],
+        "exceptions": facts.failure_count,
+        "memory_reports": {
+            str(rank): {name: round(gib(value), 3) for name, value in report.values.items() if "retries" not in name}
+            for rank, report in sorted(facts.reports.items())[:16]
+        },
+        "theoretical_gib": {name: round(gib(value), 3) for name, value in facts.theoretical_bytes.items()},
+    }
+
+
+def _evidence(found: Diagnosis) -> tuple[Evidence, ...]:
+    from moe_long_context.diagnosis.signature import signatures
+
+    hits = found.case.facts.hits
+    return tuple(
+        Evidence(what=f"signature {s.id}, {hits[s.id].count} lines", basis="exact", source=s.source)
+        for s in signatures()
+        if s.id in hits
+    )
