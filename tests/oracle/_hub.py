@@ -1,7 +1,7 @@
 """The Hugging Face configs that Bridge's recipes ask the hub for, from the catalog, and a cluster that is not there.
 
-    install()                        AutoBridge.from_hf_pretrained answers from the catalog
-    cluster(world, gpu)              world size and GPU identity for the duration of a validation
+install()                        AutoBridge.from_hf_pretrained answers from the catalog
+cluster(world, gpu)              world size and GPU identity for the duration of a validation
 """
 
 from __future__ import annotations
@@ -66,7 +66,14 @@ def _family(hub_id: str, a: Architecture) -> tuple[str, dict[str, Any], dict[str
     if a.experimental_attention_variant == "gated_delta_net":
         return "Qwen3NextConfig", _qwen_next(a), {}
     if a.experimental_attention_variant == "dsa":
-        return "GlmMoeDsaConfig", {**_deepseek(a), **_dsa(a)}, {"num_nextn_predict_layers": a.mtp_num_layers or 0}
+        return (
+            "GlmMoeDsaConfig",
+            {**_deepseek(a), **_dsa(a)},
+            {
+                "num_nextn_predict_layers": a.mtp_num_layers or 0,
+                "indexer_rope_interleave": True,
+            },
+        )
     if a.multi_latent_attention:
         v2 = "deepseek-v2" in name
         extra = {"num_nextn_predict_layers": a.mtp_num_layers or 0, "aux_loss_alpha": 0.0001}
@@ -112,7 +119,7 @@ def _deepseek(a: Architecture) -> dict[str, Any]:
     if a.rope_type == "yarn":
         out["rope_scaling"] = {
             "rope_type": "yarn", "factor": a.rotary_scaling_factor, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
-            "mscale_all_dim": 1.0, "original_max_position_embeddings": a.original_max_position_embeddings,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": a.original_max_position_embeddings or 4096,
         }  # fmt: skip
     return out
 

@@ -58,7 +58,7 @@ def _words(run: Run, setting: Setting) -> list[str]:
     if path == "env_vars":
         return [f"++env_vars.{name}={hydra_value(str(item))}" for name, item in value.items()]
     if path == "model.attention_backend":
-        return [] if run.written.attention_backend is None else [f"++{path}={hydra_value(_backend(value))}"]
+        return [f"++{path}={hydra_value(_backend(value))}"]
     if path.endswith("_dtype") and value in TORCH:
         value = TORCH[value]
     return [f"{path}={hydra_value(value)}"]

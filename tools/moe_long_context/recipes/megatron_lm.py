@@ -37,6 +37,7 @@ ACTIVATION_FLAGS = {
 CORE_YARN = Setting("model.original_max_position_embeddings", 4096)
 LEARNING_RATE = "3.0e-5"
 TRAIN_ITERS = 1000
+SAVE_INTERVAL = 500
 Flag = tuple[str, list[str]]
 
 
@@ -45,6 +46,8 @@ def megatron_flags(run: Run) -> tuple[list[Flag], list[str]]:
     settings = bridge_settings(run, whole_model=True)
     flags: dict[str, list[str]] = {}
     notes: list[str] = []
+    if run.fp8_primary_weights and _refused_with_offload(run):
+        notes.append("Megatron-LM refuses FP8 parameters beside optimizer offload, so they stay in bf16")
     for setting in settings:
         if (
             setting.path in SKIPPED
@@ -130,7 +133,7 @@ def _precision(run: Run) -> list[Flag]:
     out: list[Flag] = [("bf16", [])]
     if run.precision in FP8_PRECISIONS:
         out += [("fp8-format", [registry["fp8"]]), ("fp8-recipe", [registry["fp8_recipe"]])]
-        if run.fp8_primary_weights:
+        if run.fp8_primary_weights and not _refused_with_offload(run):
             out.append(("fp8-param-gather", []))
             if run.precision == "mxfp8":
                 out.append(("reuse-grad-buf-for-mxfp8-param-ag", []))
@@ -141,6 +144,11 @@ def _precision(run: Run) -> list[Flag]:
     else:
         out.append(("grad-reduce-in-bf16", []))
     return out
+
+
+def _refused_with_offload(run: Run) -> bool:
+    """Megatron-LM takes FP8 parameters beside optimizer offload only with delayed scaling (arguments.py)."""
+    return run.cpu_offload and run.precision != "fp8_delayed"
 
 
 def _layout(run: Run) -> list[Flag]:
@@ -154,6 +162,7 @@ def _training(run: Run) -> list[Flag]:
     out: list[Flag] = [
         ("lr", [LEARNING_RATE]), ("train-iters", [str(TRAIN_ITERS)]), ("eval-iters", ["0"]), ("mock-data", []),
         ("no-create-attention-mask-in-dataloader", []), ("ckpt-format", ["torch_dist"]),
+        ("save-interval", [str(SAVE_INTERVAL)]),
     ]  # fmt: skip
     if run.written.fsdp.enabled:
         out += [

@@ -50,11 +50,12 @@ def kernels(run: Run) -> list[Setting]:
         Setting("model.cuda_graph_scope", None, "the older spelling, cleared"),
         Setting("model.use_te_rng_tracker", graph.impl != "none", "CUDA graphs need it"),
         Setting("rng.te_rng_tracker", graph.impl != "none"),
-        Setting("model.attention_backend", run.attention_backend),
         Setting("model.cross_entropy_loss_fusion", fused),
         Setting("model.cross_entropy_fusion_impl", run.cross_entropy_fusion_impl if fused else "native"),
         Setting("model.should_pad_vocab", bool(vocab.should_pad)),
     ]
+    if run.written.attention_backend:
+        out.append(Setting("model.attention_backend", run.written.attention_backend))
     if vocab.divisible_by:
         out.append(Setting("model.make_vocab_size_divisible_by", vocab.divisible_by))
     if graph.impl == "full_iteration":

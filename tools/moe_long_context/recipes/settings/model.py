@@ -107,10 +107,12 @@ def _mla_yarn(run: Run) -> list[Setting]:
 
 
 def _gqa_yarn(run: Run, trained: int) -> list[Setting]:
-    """Plain RoPE models become YaRN; Qwen's model cards give factor = wanted length / trained length."""
+    """Plain RoPE models become YaRN, factor = wanted / trained length (Qwen's model cards); MTP refuses YaRN."""
     if run.arch.position_embedding_type not in ("rope", "yarn") or run.arch.hybrid_layer_pattern:
         return []
     if {"model.position_embedding_type", "model.yarn_rotary_scaling_factor"} & set(run.written.megatron):
+        return []
+    if run.mtp:
         return []
     original = run.arch.original_max_position_embeddings or trained
     why = f"YaRN from {original} to {run.seq_length} tokens"
