@@ -96,7 +96,7 @@ def row_weights(rows: Sequence[Row]) -> list[float]:
 
 
 def fit(rows: Sequence[Row], start: Parameters) -> Parameters:
-    """Robust least squares of the log error, with a weak pull to the priors so that unseen causes stay where they are."""
+    """Robust least squares of the log error, with a weak pull to the priors for what the rows do not show."""
     import numpy as np
     from scipy.optimize import least_squares
 
@@ -190,7 +190,8 @@ def report(rows: Sequence[Row], parameters: Parameters, each: bool) -> None:
     rho = rank_correlations(scored, parameters)
     for name, value in sorted(rho.items()):
         print(f"  spearman {name[0]:28s} {name[1]:6s} {value:.2f}")
-    print(f"spearman: median {statistics.median(rho.values()):.2f}, >= 0.95 in {sum(v >= 0.95 for v in rho.values())} of {len(rho)}")
+    high = sum(v >= 0.95 for v in rho.values())
+    print(f"spearman: median {statistics.median(rho.values()):.2f}, >= 0.95 in {high} of {len(rho)}")
     if each:
         for row in rows:
             p = predict(row, parameters)
@@ -211,7 +212,9 @@ def rank_correlations(rows: Sequence[Row], parameters: Parameters) -> dict[tuple
     return out
 
 
-def leave_one_out(rows: Sequence[Row], start: Parameters, key: Callable[[Row], str], title: str) -> list[tuple[Row, float]]:
+def leave_one_out(
+    rows: Sequence[Row], start: Parameters, key: Callable[[Row], str], title: str
+) -> list[tuple[Row, float]]:
     """Errors of each group's rows with parameters fitted without that group."""
     out: list[tuple[Row, float]] = []
     scored = [row for row in rows if row.scored]
@@ -263,7 +266,7 @@ def main() -> None:
         interval = band([e for _, e in held_out])
         own = [1 / (1 + e) for e in errors_of([r for r in rows if r.scored], parameters)]
         inside = sum(interval[0] <= r <= interval[1] for r in own) / len(own)
-        print(f"interval of measured over modelled: {interval[0]:.2f} to {interval[1]:.2f}; holds {inside:.0%} of the rows")
+        print(f"interval of measured over modelled: {interval[0]:.2f} to {interval[1]:.2f}; holds {inside:.0%}")
         if options.write:
             write(parameters, interval)
 

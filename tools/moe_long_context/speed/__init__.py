@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from moe_long_context.speed.schedule import Stage, StepTime, step_time
+from moe_long_context.speed.facts import Facts, facts_of
+from moe_long_context.speed.schedule import Stage, StepTime, step_time, step_time_of
 
-__all__ = ["Stage", "StepTime", "step_time"]
+__all__ = ["Facts", "Stage", "StepTime", "facts_of", "step_time", "step_time_of"]

@@ -93,10 +93,18 @@ def facts_of(run: Run, eff: Efficiency | None = None) -> Facts:
         run.arch, rates, eff, s.tp, s.cp, s.ep, s.etp, run.sequence_parallel,
         run.seq_length, run.micro_batch_size, fp8, CAST_PASSES[run.precision],
         fp8 and bool(c.field("mixed_precision.fp8_dot_product_attention")),
-        bool(c.field("model.use_transformer_engine_op_fuser")), run.dispatcher, bool(c.overlap.ep_a2a),
+        bool(c.field("model.use_transformer_engine_op_fuser")), "hybridep" if assumes_flex(run) else run.dispatcher,
+        bool(c.overlap.ep_a2a),
         bool(c.overlap.shared_expert), comm if isinstance(comm, str) else comm[0],
         run.recompute_modules, _full_share(run), _graphs(run), c.moe.token_imbalance, run.padded_vocab_size, run.loss,
     )  # fmt: skip
+
+
+def assumes_flex(run: Run) -> bool:
+    """Whether the dispatcher was not written and speed takes HybridEP, as performance recipes set it since Hopper."""
+    c = run.written
+    silent = c.dispatcher is None and "model.moe_token_dispatcher_type" not in c.megatron
+    return silent and run.sizes.ep > 1 and run.arch.is_moe and run.gpu.architecture != "ampere"
 
 
 def _full_share(run: Run) -> float:

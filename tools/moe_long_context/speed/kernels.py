@@ -81,8 +81,8 @@ def attention(facts: Facts, context: float, heads: float, dim_qk: float, dim_v: 
     """Fused causal attention of one microbatch: 2 T c h (d_qk + d_v) forward, 2.5 times that backward.
 
     T = tokens on this CP rank, c = mean keys per query over the whole sequence (S/2 when causal; the zigzag split
-    balances the CP ranks). The rate is peak * e / (1 + S_half / S); heads narrower than 128 do the same exponentials for
-    fewer products and lose (d/128)^power.
+    balances the CP ranks). The rate is peak * e / (1 + S_half / S); heads narrower than 128 do as many exponentials
+    for fewer products and lose (d/128)^power.
     """
     e = facts.eff
     flops = 2 * facts.tokens_cp * context * heads * (dim_qk + dim_v)

@@ -20,7 +20,7 @@ from moe_long_context.speed.kernels import BF16_BYTES, Gemm, Times, attention, c
 NORM_PASSES = Times(4.0, 8.0)
 PERMUTE_PASSES = 2.0
 MLA_HEAD_PASSES, GQA_HEAD_PASSES, QK_NORM_PASSES = 1.25, 3.0, 2.0
-"""Passes over q, k and v between projection and core: MLA splits and joins k (rope fused); GQA splits and rotates."""
+"""Passes over q, k and v between projection and core: MLA splits and joins k (rope fused), GQA splits and rotates."""
 GDN_PASSES, MAMBA_PASSES = 14.0, 6.0
 """Passes over the projected width: gated delta net convolves, normalises q and k, gates and norms in separate kernels."""
 MERGE_BYTES = 12.0
@@ -355,7 +355,8 @@ def _replayed_launches(facts: Facts, kind: LayerKind, part: Part) -> float:
         return count + table.replay_mlp * ("mlp" in names)
     if kind.ffn == "moe" and "moe" in names:
         return count + _moe_launches(facts)[0]
-    return count + table.replay_moe_act * ("moe_act" in names) + table.replay_shared_experts * ("shared_experts" in names)
+    count += table.replay_shared_experts * ("shared_experts" in names)
+    return count + table.replay_moe_act * ("moe_act" in names)
 
 
 @lru_cache(maxsize=65536)

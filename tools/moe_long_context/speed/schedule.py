@@ -174,14 +174,20 @@ def _optimizer(run: Run, facts: Facts, stage: Stage) -> float:
 def step_time(run: Run, eff: Efficiency | None = None) -> StepTime:
     """One step of a run whose mesh fits; `eff` replaces the platform's parameters (calibration).
 
-    m microbatches through stages of t_i seconds take m * max(t) + (sum(t) - max(t)) / VPP: the pipeline fills and
-    drains once, in chunks of 1/VPP of a stage.
-
     Raises:
         InvalidLayoutError: the layers do not split as asked.
     """
-    facts, s = facts_of(run, eff), run.sizes
-    stages = stages_of(facts, run.partition)
+    return step_time_of(run, facts_of(run, eff), run.partition)
+
+
+def step_time_of(run: Run, facts: Facts, split: Partition) -> StepTime:
+    """One step under given facts and pipeline split.
+
+    m microbatches through stages of t_i seconds take m * max(t) + (sum(t) - max(t)) / VPP: the pipeline fills and
+    drains once, in chunks of 1/VPP of a stage.
+    """
+    s = run.sizes
+    stages = stages_of(facts, split)
     totals = [stage.total for stage in stages]
     slowest = max(range(len(stages)), key=totals.__getitem__)
     stage, m = stages[slowest], max(run.num_microbatches, 1)
