@@ -18,7 +18,7 @@ COLUMNS = GOLDEN["columns"]
 
 @pytest.mark.parametrize("name", GOLDEN["cases"])
 def test_every_stage_equals_the_real_model(name: str) -> None:
-    """Dense, expert, embedding, head, router and buffer elements of each rank: Megatron-Core 0.19.2 on the meta device."""
+    """Dense, expert, embedding, head, router and buffer elements of each rank are Megatron-Core 0.19.2's."""
     case = GOLDEN["cases"][name]
     stages = stage_parameters(resolve(case["run"]))
     assert [[getattr(stage, column) for column in COLUMNS] for stage in stages] == case["stages"]

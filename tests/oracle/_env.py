@@ -225,7 +225,10 @@ class _Idle:
 
 
 def cpu_as_device() -> None:
-    """Make the torch.cuda calls of module construction and forward act on the CPU; arithmetic is untouched."""
+    """Make the torch.cuda calls of module construction and forward act on the CPU; arithmetic is untouched.
+
+    torch remembers on first use which functions torch.device("meta") redirects; that has to be before they are wrapped.
+    """
     import torch
     from megatron.core.tensor_parallel import random as tp_random
 
@@ -241,6 +244,7 @@ def cpu_as_device() -> None:
     for owner in (torch.Tensor, torch.nn.Module):
         owner.cuda = lambda self, *a, **k: self  # type: ignore[method-assign, assignment]
     torch.Tensor.pin_memory = lambda self, *a, **k: self  # type: ignore[method-assign, assignment]
+    sys.modules["torch.utils._device"]._device_constructors()  # type: ignore[attr-defined]
     for name in ("tensor", "empty", "zeros"):
         setattr(torch, name, _without_pinning(getattr(torch, name)))
     random: Any = tp_random

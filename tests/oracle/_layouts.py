@@ -1,4 +1,4 @@
-"""The runs whose parameters are compared with real models: every catalog model whole, and many layouts of cut models."""
+"""Runs whose parameters are compared with real models: every catalog model whole, and many layouts of cut models."""
 
 from __future__ import annotations
 

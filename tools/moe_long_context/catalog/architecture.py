@@ -20,7 +20,7 @@ MAX_VOCAB = 1 << 24
 AttentionKind = Literal["gqa", "mla", "gdn", "mamba", "none"]
 FfnKind = Literal["dense", "moe", "none"]
 
-_FREQ_TERM = re.compile(r"^\(?\s*\[([01](?:\s*,\s*[01])*)\]\s*\)?(?:\s*\*\s*(\d{1,4}))?$")
+_FREQ_TERM = re.compile(r"^\[\s*([01](?:\s*,\s*[01])*)\s*\](?:\s*\*\s*(\d{1,4}))?$")
 
 
 class LayerKind(NamedTuple):
@@ -255,7 +255,8 @@ def layer_freq_from_text(text: str) -> int | tuple[int, ...]:
         match = _FREQ_TERM.match(term.strip())
         if not match:
             raise ValueError(f"moe_layer_freq {shorten(text)!r} is not like 1 or ([0]*3+[1]*58)")
-        out += [int(x) for x in match.group(1).split(",")] * int(match.group(2) or 1)
-        if len(out) > MAX_LAYERS:
+        entries, count = match.group(1).split(","), int(match.group(2) or 1)
+        if len(out) + len(entries) * count > MAX_LAYERS:
             raise ValueError(f"moe_layer_freq names more than {MAX_LAYERS} layers")
+        out += [int(entry) for entry in entries] * count
     return tuple(out)

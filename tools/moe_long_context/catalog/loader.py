@@ -1,6 +1,6 @@
 """Finds models and GPUs by id or alias. One data file each; a file is registered by being there.
 
-A person's own entries in `$MOE_LONG_CONTEXT_HOME/models.d` and `gpus.d` (default ~/.config/moe-long-context) come first.
+A person's own entries in `$MOE_LONG_CONTEXT_HOME/models.d` and `gpus.d` (default ~/.config/...) come first.
 """
 
 from __future__ import annotations
@@ -90,13 +90,12 @@ _UNION_TAGS = ("str", "int", "tuple[str, ...]", "dict[str,any]", "tuple[tuple[st
 
 def _lookup(kind: str, name: str, model: type[BaseModel]) -> Any:
     files = _files(kind)
-    folded = _fold(name)
-    by_id = {_fold(stem): path for stem, path in files.items()}
-    if folded in by_id:
-        return _read(kind, by_id[folded], model)
+    by_id = {_fold(stem): stem for stem in files}
     table = alias_table(kind)
-    if folded in table:
-        return _read(kind, files[table[folded]], model)
+    for folded in (_fold(name), _fold(name.rsplit("/", 1)[-1])):
+        stem = by_id.get(folded) or table.get(folded)
+        if stem:
+            return _read(kind, files[stem], model)
     singular = {"models": "model", "gpus": "gpu"}[kind]
     fix = "list them with `moe-long-context " + kind + "`"
     if kind == "models":
