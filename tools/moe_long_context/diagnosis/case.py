@@ -20,9 +20,8 @@ SIZE_FIELDS = {
     "ep": "expert_model_parallel_size",
 }  # fmt: skip
 _MACHINE_LINE = re.compile(
-    r"out of memory\. Tried|OutOfMemoryError|^\s*File \"|Traceback|^\s{4,}\S|iteration\s+\d+/|memory \((?:MB|GB)\)|"
-    r"^\s*[a-z_]+ \.{3,}",
-    re.M,
+    r"out of memory\. Tried|OutOfMemoryError|\bFile \"|Traceback|^(?:\[?\w+\]?:\s)?\s{3,}\S|iteration\s+\d+/|"
+    r"memory \((?:MB|GB)\)|^\s*[a-z_]+ \.{3,}"
 )
 _RL = re.compile(r"\b(?:verl|slime|nemo[-_ ]?rl|grpo|ppo|rollout|vllm|sglang|actor|skyrl|roll)\b", re.I)
 

@@ -21,7 +21,7 @@ class Cause(NamedTuple):
 
 
 def ranked(hints: Iterable[Cause]) -> list[Cause]:
-    """One entry per cause, likeliest first. Hints for one cause: the strongest counts, each further one adds a little."""
+    """One entry per cause, likeliest first: its strongest hint counts, each further one adds a little."""
     groups: dict[str, list[Cause]] = {}
     for hint in hints:
         groups.setdefault(hint.cause, []).append(hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,11 +51,6 @@ class Trial(NamedTuple):
     new_errors: frozenset[str]
 
 
-@lru_cache(maxsize=1)
-def _table(name: str) -> dict[str, Any]:
-    return dict(load_file(Path(__file__).parent / name))
-
-
 def tags_for(cause: Cause) -> tuple[str, ...]:
     """The fixes of a cause: those its signatures name, then those of the table."""
     table = _remedies().get(cause.cause, ())
@@ -84,7 +80,39 @@ def fixes_for(case: Case, causes: list[Cause]) -> list[Fix]:
                 if fix:
                     found[tag] = fix
     order = {tag: i for i, tag in enumerate(found)}
-    return sorted(found.values(), key=lambda f: (_lead(f, causes), order[f.tag]))[:MAX_FIXES]
+    ordered = sorted(found.values(), key=lambda f: (_lead(f, causes), order[f.tag]))[:MAX_FIXES]
+    return [*ordered, *_together(base, ordered)]
+
+
+def _together(base: _Base, ordered: list[Fix]) -> Iterator[Fix]:
+    """When no single change fits, the first changes that fit together, dropping those that then save nothing."""
+    if base.peak is None or not ordered or any(fix.fits == "yes" for fix in ordered):
+        return
+    config, peak, used = base.case.config, base.peak, list[Fix]()
+    for fix in (f for f in ordered if f.saves_gib is not None and f.saves_gib > 0 and f.tag in REMEDIES):
+        trial = _best_on(base, config, fix.tag)
+        if trial is None or trial.peak is None or trial.peak > peak * NOT_WORTH_IT:
+            continue
+        config, peak = trial.config, trial.peak
+        used.append(fix)
+        if trial.fits == "yes":
+            break
+    if len(used) < 2:
+        return
+    run = resolve(config, partial=True)
+    yield Fix(
+        tag="together", tags=tuple(dict.fromkeys(["together", *(t for f in used for t in f.tags)])),
+        change="all of: " + "; ".join(fix.change for fix in used), cost="; ".join(fix.cost for fix in used),
+        cause=used[0].cause, saves_gib=round(gib(base.peak - peak), 3), peak_gib=round(gib(peak), 3),
+        fits=verdict(run, peak_interval(run, estimate(run).peak)), config=config.written(),
+    )  # fmt: skip
+
+
+def _best_on(base: _Base, config: RunConfig, tag: str) -> Trial | None:
+    """The mildest change of one kind that fits on top of earlier ones, else the one with the lowest peak."""
+    there = base._replace(case=replace(base.case, config=config), run=resolve(config, partial=True))
+    trials = [t for t in _trials(there, REMEDIES[tag]) if not t.new_errors and t.peak is not None]
+    return next((t for t in trials if t.fits == "yes"), None) or min(trials, key=_by_peak, default=None)
 
 
 def _lead(fix: Fix, causes: list[Cause]) -> int:
@@ -92,6 +120,9 @@ def _lead(fix: Fix, causes: list[Cause]) -> int:
     useless = fix.saves_gib is not None and fix.saves_gib < 0.05 and fix.cause in MEMORY_CAUSES
     return (0 if fix.cause == causes[0].cause else 1) + 2 * useless
 
+
+NOT_WORTH_IT = 0.985
+"""A change that lowers the peak by less than 1.5 % is left out of a combination."""
 
 MEMORY_CAUSES = frozenset({"logits_crossentropy_peak", "activations", "model_states", "optimizer_state_lazy_alloc"})
 

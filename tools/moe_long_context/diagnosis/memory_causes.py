@@ -13,8 +13,8 @@ from moe_long_context.memory.estimate import StageEstimate
 from moe_long_context.units import GIB, gib
 
 ACTIVATION_PLACES = frozenset({
-    "attention", "experts", "dispatch", "mlp", "norm", "layer", "recompute", "backward", "linear_attention", "embedding",
-    "pipeline",
+    "attention", "experts", "dispatch", "mlp", "norm", "layer", "recompute", "backward", "linear_attention",
+    "embedding", "pipeline",
 })  # fmt: skip
 ROUTED_PLACES = frozenset({"experts", "dispatch"})
 STATE_PLACES = frozenset({"grad_buffer", "build", "checkpoint"})
@@ -130,7 +130,10 @@ def _snapshot_causes(case: Case) -> Iterator[Cause]:
     if snapshot.free_inside >= max(asked, snapshot.reserved * FRAGMENTED_SHARE) and snapshot.largest_free < max(
         asked, 1
     ):
-        text = f"{gib(snapshot.free_inside):.2f} GiB is free inside the allocator, the largest piece {gib(snapshot.largest_free):.2f} GiB"
+        text = (
+            f"{gib(snapshot.free_inside):.2f} GiB is free inside the allocator, "
+            f"the largest piece {gib(snapshot.largest_free):.2f} GiB"
+        )
         yield Cause("fragmentation", 0.93, text)
     if snapshot.graph_pools >= snapshot.reserved * POOLS_SHARE:
         yield Cause("cuda_graph_static_buffers", 0.7, f"{gib(snapshot.graph_pools):.2f} GiB lies in graph pools")

@@ -18,18 +18,18 @@ HOW = {
     "ep": "model.expert_model_parallel_size in the printed arguments",
     "etp": "model.expert_tensor_parallel_size; unset means 1 in Megatron Bridge and TP in Megatron-LM",
     "recompute": "model.recompute_granularity and model.recompute_modules",
-    "oom_location": "the traceback above the first out-of-memory line: the innermost megatron or transformer_engine frame",
+    "oom_location": "the traceback above the first out-of-memory line: its innermost megatron or TE frame",
     "allocated_vs_reserved": (
         "the whole out-of-memory message, or torch.cuda.memory_summary(): allocated by PyTorch against "
         "reserved but unallocated"
     ),
-    "rollout_memory_share": "what the rollout engine keeps on the GPU while training (gpu_memory_utilization, sleep level)",
-    "expert_load_max_over_mean": "log tokens per expert and rank (moe_per_layer_logging) and divide the largest by the mean",
+    "rollout_memory_share": "what the rollout engine keeps on the GPU while training (gpu_memory_utilization)",
+    "expert_load_max_over_mean": "log tokens per expert and rank (moe_per_layer_logging); the largest over the mean",
     "first_failing_rank": "sort the logs of all ranks by time; the first error is the cause, the rest follow",
     "host_memory_per_node": "free -g, and the limit of the container or Slurm step",
-    "versions_before_and_after": "container tags, and pip list of torch, transformer_engine, megatron-core, megatron-bridge",
+    "versions_before_and_after": "container tags, and pip list of torch, transformer_engine, megatron-core and -bridge",
     "shortest_sample": "the shortest sequence of a packed batch, in tokens",
-    "original_max_position_embeddings": "original_max_position_embeddings of the checkpoint's rope scaling, not the new length",
+    "original_max_position_embeddings": "the rope scaling of the checkpoint's config.json, not the new length",
     "error_text": "the last 200 lines of the rank that failed first",
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple, Protocol
 
 from moe_long_context.errors import BadValueError, UnreadableFileError, shorten
 
@@ -23,6 +23,10 @@ MAX_PLAIN_BYTES = 64 << 30
 MAX_UNPACKED_BYTES = 8 << 30
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,512}(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _LOOKS_LIKE_PATH = re.compile(r"^[^\s]{1,400}\.(?:log|txt|out|err|gz|stdout|stderr|json|jsonl)$|^[~./\\][^\s]{1,400}$")
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
 
 class Block(NamedTuple):
@@ -82,7 +86,7 @@ def _path_chunks(path: Path) -> Iterator[bytes]:
         raise UnreadableFileError(f"log {name} cannot be read: {shorten(str(error))}.", given=name) from None
 
 
-def _file_chunks(file: IO[bytes], name: str, limit: int) -> Iterator[bytes]:
+def _file_chunks(file: _Readable, name: str, limit: int) -> Iterator[bytes]:
     """Chunks up to `limit` bytes; a damaged gzip ends where it is damaged."""
     total = 0
     while total < limit:

@@ -1,4 +1,4 @@
-"""Fixes that change the run configuration: each a small function from a run to changed fields, or None when it cannot help.
+"""Fixes that change the run configuration: each a small function from a run to candidate changes, mildest first.
 
 Every fix says what it costs. What it saves is not claimed here: `fixes` estimates the changed configuration.
 """

@@ -29,10 +29,10 @@ _PLAIN = (
 )  # fmt: skip
 
 
-class _PlainReader(pickle._Unpickler):  # type: ignore[name-defined,misc]
+class _PlainReader(pickle._Unpickler):
     """The interpreter of the standard library with every instruction removed that is not plain data."""
 
-    dispatch = {op[0]: pickle._Unpickler.dispatch[op[0]] for op in _PLAIN}  # type: ignore[attr-defined]  # noqa: RUF012
+    dispatch = {op[0]: pickle._Unpickler.dispatch[op[0]] for op in _PLAIN}  # noqa: RUF012
 
 
 class SnapshotFacts(NamedTuple):
