@@ -45,6 +45,7 @@ class Facts(NamedTuple):
     ep_overlap: bool
     shared_overlap: bool
     cp_comm: str
+    cp_inner: int
     recompute: frozenset[str]
     full_recompute: float
     graphs: frozenset[str]
@@ -88,14 +89,14 @@ def facts_of(run: Run, eff: Efficiency | None = None) -> Facts:
         gpu.bf16_tflops * TERA, peak8 * TERA, gpu.hbm_tb_s * TERA,
         gpu.nvlink_gb_s * GIGA, gpu.nvlink_domain, gpu.nic_gb_s * GIGA,
     )  # fmt: skip
-    comm = run.cp_comm_type
+    comm, inner = _cp_exchange(run)
     return Facts(
         run.arch, rates, eff, s.tp, s.cp, s.ep, s.etp, run.sequence_parallel,
         run.seq_length, run.micro_batch_size, fp8, CAST_PASSES[run.precision],
         fp8 and bool(c.field("mixed_precision.fp8_dot_product_attention")),
         bool(c.field("model.use_transformer_engine_op_fuser")), "hybridep" if assumes_flex(run) else run.dispatcher,
         bool(c.overlap.ep_a2a),
-        bool(c.overlap.shared_expert), comm if isinstance(comm, str) else comm[0],
+        bool(c.overlap.shared_expert), comm, inner,
         run.recompute_modules, _full_share(run), _graphs(run), c.moe.token_imbalance, run.padded_vocab_size, run.loss,
     )  # fmt: skip
 
@@ -105,6 +106,30 @@ def assumes_flex(run: Run) -> bool:
     c = run.written
     silent = c.dispatcher is None and "model.moe_token_dispatcher_type" not in c.megatron
     return silent and run.sizes.ep > 1 and run.arch.is_moe and run.gpu.architecture != "ampere"
+
+
+def assumes_hierarchical(run: Run) -> bool:
+    """Whether cp_comm_type was not written and CP leaves the NVLink domain with heads enough for a2a+p2p.
+
+    A ring across nodes moves all of k and v through one network port; published long-context runs do not show that loss.
+    """
+    s, arch = run.sizes, run.arch
+    if run.written.cp_comm_type is not None or s.tp * s.cp <= run.gpu.nvlink_domain:
+        return False
+    inner = max(run.gpu.nvlink_domain // s.tp, 1)
+    heads = arch.num_attention_heads if arch.multi_latent_attention else arch.num_query_groups
+    return inner > 1 and s.cp % inner == 0 and heads % (s.tp * inner) == 0
+
+
+def _cp_exchange(run: Run) -> tuple[str, int]:
+    """(p2p | a2a | all_gather | a2a+p2p, ranks of the inner all-to-all)."""
+    comm = run.cp_comm_type if isinstance(run.cp_comm_type, str) else run.cp_comm_type[0]
+    sizes = run.written.hierarchical_context_parallel_sizes
+    if assumes_hierarchical(run):
+        return "a2a+p2p", run.gpu.nvlink_domain // run.sizes.tp
+    if comm == "a2a+p2p":
+        return comm, sizes[0] if sizes else max(1, min(run.sizes.cp, run.gpu.nvlink_domain // run.sizes.tp))
+    return comm, run.sizes.cp if comm == "a2a" else 1
 
 
 def _full_share(run: Run) -> float:

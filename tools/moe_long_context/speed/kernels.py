@@ -86,7 +86,7 @@ def attention(facts: Facts, context: float, heads: float, dim_qk: float, dim_v: 
     """
     e = facts.eff
     flops = 2 * facts.tokens_cp * context * heads * (dim_qk + dim_v)
-    chunk = facts.seq_length / facts.cp if facts.cp > 1 and facts.cp_comm == "p2p" else facts.seq_length
+    chunk = facts.seq_length * facts.cp_inner / facts.cp if "p2p" in facts.cp_comm else facts.seq_length
     length = max(min(2 * context, chunk), 1.0)
     speed = facts.rates.bf16 * (e.attention_fp8_speedup if facts.fp8_attention else 1.0)
     speed *= min(1.0, dim_v / NARROW_HEAD) ** e.attention_narrow_power

@@ -22,7 +22,7 @@ PERMUTE_PASSES = 2.0
 MLA_HEAD_PASSES, GQA_HEAD_PASSES, QK_NORM_PASSES = 1.25, 3.0, 2.0
 """Passes over q, k and v between projection and core: MLA splits and joins k (rope fused), GQA splits and rotates."""
 GDN_PASSES, MAMBA_PASSES = 14.0, 6.0
-"""Passes over the projected width: gated delta net convolves, normalises q and k, gates and norms in separate kernels."""
+"""Passes over the projected width: gated delta net convolves, normalises q and k, and gates in separate kernels."""
 MERGE_BYTES = 12.0
 """Per element of a partial attention output in the CP ring: read FP32 and BF16, write FP32, and the final cast."""
 EXPERT_BIAS_BYTES = Times(28.0, 28.0)
@@ -97,21 +97,27 @@ def _tp_exchange(facts: Facts) -> float:
 def _cp_exchange(facts: Facts, kv_width: float, q_width: float, core: Times) -> float:
     """Exposed CP exchange: the p2p ring hides behind the chunks' attention; all_gather and a2a do not hide.
 
-    p2p: cp - 1 hops of the local k and v forward, of k, v and their gradients backward; each merges partial outputs.
+    p2p: n - 1 hops of the local k and v forward, of k, v and their gradients backward; each merges partial outputs.
+    a2a+p2p: an all-to-all of q, k, v and the output over the inner ranks, then the ring over the n = CP / inner others.
     """
     if facts.cp == 1:
         return 0.0
-    span, hops = facts.tp * facts.cp, facts.cp - 1
+    span, inner = facts.tp * facts.cp, facts.cp_inner
     kv_bytes = facts.tokens_cp * kv_width * BF16_BYTES
-    if facts.cp_comm == "a2a":
-        local = facts.tokens_cp * (2 * q_width + kv_width) * BF16_BYTES
-        return 3 * collectives.all_to_all(facts, local, facts.cp, span)
     if facts.cp_comm == "all_gather":
         return 3 * collectives.ring(facts, kv_bytes * facts.cp, facts.cp, span)
+    local = facts.tokens_cp * (2 * q_width + kv_width) * BF16_BYTES
+    exchange = 3 * collectives.all_to_all(facts, local, inner, facts.tp * inner)
+    hops = facts.cp // inner - 1
     hop = collectives.neighbour(facts, kv_bytes, span)
     merge = memory(facts, facts.tokens_cp * q_width * MERGE_BYTES) * hops
-    share = hops / facts.cp
-    return merge + max(0.0, hop * hops - core.forward * share) + max(0.0, 2 * hop * hops - core.backward * share)
+    share = hops / (hops + 1)
+    return (
+        exchange
+        + merge
+        + max(0.0, hop * hops - core.forward * share)
+        + max(0.0, 2 * hop * hops - core.backward * share)
+    )
 
 
 def attention_part(facts: Facts, kind: LayerKind) -> Part:

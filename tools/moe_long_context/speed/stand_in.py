@@ -11,7 +11,7 @@ from moe_long_context.config.resolve import Run
 from moe_long_context.errors import InvalidLayoutError
 from moe_long_context.mesh.partition import Chunk, Partition
 from moe_long_context.speed.efficiency import Efficiency
-from moe_long_context.speed.facts import Facts, assumes_flex, facts_of
+from moe_long_context.speed.facts import Facts, assumes_flex, assumes_hierarchical, facts_of
 from moe_long_context.speed.schedule import StepTime, step_time_of
 
 TUNED_GRAPHS = frozenset({"attn", "mamba", "moe_router", "moe_preprocess"})
@@ -66,7 +66,10 @@ def spread(run: Run, step: StepTime, split: Partition, eff: Efficiency | None = 
     """(slowest, fastest) over the central TFLOP/s when what was not written is the front end's default, or tuned."""
     facts = facts_of(run, eff)
     center = step.step_time_s
-    slow = step_time_of(run, facts._replace(dispatcher=run.dispatcher), split).step_time_s
+    plain = facts._replace(dispatcher=run.dispatcher)
+    if assumes_hierarchical(run):
+        plain = plain._replace(cp_comm="p2p", cp_inner=1)
+    slow = step_time_of(run, plain, split).step_time_s
     fast = step_time_of(run, _tuned(run, facts), split).step_time_s
     return min(1.0, center / slow), max(1.0, center / fast)
 
@@ -88,6 +91,10 @@ def notes(run: Run) -> tuple[str, ...]:
     if assumes_flex(run):
         out.append(
             f"dispatcher = hybridep for speed, as performance recipes set it (framework default {run.dispatcher})"
+        )
+    if assumes_hierarchical(run):
+        out.append(
+            "cp_comm_type = a2a+p2p for speed: the framework default p2p would wait for the network (see interval)"
         )
     c = run.written
     if "impl" not in c.cuda_graph.model_fields_set:
