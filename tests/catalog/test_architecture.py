@@ -41,7 +41,7 @@ def test_every_second_layer_is_windowed() -> None:
 
 def test_window_as_megatron_writes_it() -> None:
     """Megatron's (127, 0) is 127 tokens back and the own one."""
-    assert Architecture(**SMALL, window_size=(127, 0)).window_size == 128
+    assert Architecture.model_validate({**SMALL, "window_size": (127, 0)}).window_size == 128
 
 
 def test_indexer_layers_of_glm_5_2() -> None:

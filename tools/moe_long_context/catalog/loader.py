@@ -1,6 +1,6 @@
 """Finds models and GPUs by id or alias. One data file each; a file is registered by being there.
 
-A person's own entries in `$MOE_LONG_CONTEXT_HOME/models.d` and `gpus.d` (default ~/.config/...) come first.
+A person's own entries in `$MOE_LONG_CONTEXT_HOME/models.d` and `gpus.d` (by default under ~/.config) come first.
 """
 
 from __future__ import annotations

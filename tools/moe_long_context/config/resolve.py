@@ -306,7 +306,7 @@ def _base_shape(model: str | dict[str, Any], assume: Any) -> tuple[str, Architec
                 allowed=sorted(Architecture.model_fields),
                 code="bad_architecture",
             ) from None
-    if model.endswith(".json") or (("/" in model or "\\" in model) and Path(model).is_file()):
+    if model.endswith(".json") or (("/" in model or "\\" in model) and Path(model).exists()):
         from moe_long_context.catalog.huggingface import read_config
 
         entry, notes = read_config(model)
