@@ -47,8 +47,9 @@ def _imports(run: Run, found: RecipeFunction | None, settings: list[Setting]) ->
         "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
         "from megatron.bridge.training.config import ConfigContainer",
         "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
-        "from megatron.core.transformer.enums import AttnBackend",
     ]
+    if any(setting.path == "model.attention_backend" for setting in settings):
+        body.append("from megatron.core.transformer.enums import AttnBackend")
     if run.written.peft.type != "none":
         kind = run.written.peft.type
         body.append(f"from megatron.bridge.peft.{kind} import {ADAPTERS[kind]}")

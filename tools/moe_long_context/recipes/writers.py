@@ -13,8 +13,13 @@ from moe_long_context.recipes.bridge_python import bridge_script
 from moe_long_context.recipes.emitted import Emitted
 from moe_long_context.recipes.environment import environment
 from moe_long_context.recipes.megatron_lm import command_lines
+from moe_long_context.recipes.nemo_run import nemo_run_script
 from moe_long_context.recipes.releases import recipe_function
-from moe_long_context.recipes.settings import bridge_settings
+from moe_long_context.recipes.rl import slime_script, verl_block
+from moe_long_context.recipes.settings import Setting, bridge_settings
+from moe_long_context.recipes.slurm import slurm_job
+from moe_long_context.recipes.smoke import smoke_run
+from moe_long_context.recipes.smoke_script import smoke_script
 from moe_long_context.recipes.text import comment, shell
 from moe_long_context.units import length_text
 
@@ -62,8 +67,7 @@ def script(run: Run, command: str, variables: bool) -> str:
 def bridge_python(run: Run) -> Emitted:
     """A Megatron Bridge script."""
     name = f"{stem(run)}.py"
-    settings = bridge_settings(run, whole_model=recipe_function(run) is None)
-    return Emitted({name: bridge_script(run)}, f"{torchrun(run)} {name}", tuple(settings))
+    return Emitted({name: bridge_script(run)}, f"{torchrun(run)} {name}", _settings(run))
 
 
 def bridge_overrides(run: Run) -> Emitted:
@@ -81,8 +85,60 @@ def megatron_lm(run: Run) -> Emitted:
     return Emitted({name: text}, f"bash {name}", tuple(bridge_settings(run, whole_model=True)), tuple(notes))
 
 
+def slurm(run: Run) -> Emitted:
+    """A batch job: the Bridge script beside it, or pretrain_gpt.py where the front end is Megatron-LM."""
+    name = stem(run)
+    if run.bridge:
+        script_file = bridge_python(run)
+        program, files, notes = ["python", "-u", f"{name}.py"], dict(script_file.files), script_file.notes
+    else:
+        command, found = command_lines(run, "python -u")
+        program, files, notes = [line.strip() for line in command.split(" \\\n")], {}, tuple(found)
+    files[f"{name}.sbatch"] = slurm_job(run, name, title(run), program)
+    launch = f"sbatch --account=ACCOUNT --partition=PARTITION {name}.sbatch"
+    return Emitted(files, launch, _settings(run), notes)
+
+
+def nemo_run(run: Run) -> Emitted:
+    """A NeMo-Run launcher beside the Bridge script."""
+    name = stem(run)
+    files = dict(bridge_python(run).files)
+    files[f"{name}_nemo_run.py"] = nemo_run_script(run, name, title(run), f"{name}.py")
+    return Emitted(files, f"python {name}_nemo_run.py", _settings(run))
+
+
+def verl(run: Run) -> Emitted:
+    """The Megatron block of a verl configuration."""
+    name = f"{stem(run)}_verl.yaml"
+    notes = ("verl takes lengths from data.max_prompt_length and data.max_response_length; set them to add up",)
+    launch = "python -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer"
+    return Emitted({name: with_remark(run, verl_block(run, title(run)))}, launch, _settings(run), notes)
+
+
+def slime(run: Run) -> Emitted:
+    """The Megatron arguments of a slime launch script."""
+    name = f"{stem(run)}_slime.sh"
+    text, notes = slime_script(run, title(run))
+    return Emitted({name: with_remark(run, text)}, f"bash {name}", _settings(run), tuple(notes))
+
+
+def smoke(run: Run) -> Emitted:
+    """The scaled-down twin as a program for one device."""
+    twin = smoke_run(run)
+    name = f"{stem(run)}_smoke.py"
+    return Emitted({name: smoke_script(twin)}, f"python {name}", tuple(bridge_settings(twin, whole_model=True)))
+
+
+def _settings(run: Run) -> tuple[Setting, ...]:
+    return tuple(bridge_settings(run, whole_model=recipe_function(run) is None))
+
+
 WRITERS: dict[str, Callable[[Run], Emitted]] = {
     "bridge-python": bridge_python,
     "bridge-overrides": bridge_overrides,
     "megatron-lm": megatron_lm,
+    "slurm": slurm,
+    "nemo-run": nemo_run,
+    "verl": verl,
+    "slime": slime,
 }

@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
+from moe_long_context.config.formats.migrations import written_migrations
 from moe_long_context.config.resolve import Run, resolve
 from moe_long_context.config.run_config import RunConfig
 from moe_long_context.errors import InvalidLayoutError
 from moe_long_context.recipes.emitted import Emitted, write_files
-from moe_long_context.config.formats.migrations import written_migrations
-from moe_long_context.recipes.writers import WRITERS
+from moe_long_context.recipes.writers import WRITERS, smoke
 from moe_long_context.results import Evidence, Finding, Frozen
 from moe_long_context.tools._tool import Draft, Options, tool
 
@@ -68,7 +68,7 @@ def emit_recipe(config: RunConfig, options: RecipeOptions) -> Draft:
     """Write a runnable Megatron Bridge, Megatron-LM, Slurm, NeMo-Run, verl or slime recipe of a run."""
     run = resolve(config)
     findings = _checked(run, options.allow_errors)
-    emitted = WRITERS[options.format](run)
+    emitted = smoke(run) if options.smoke else WRITERS[options.format](run)
     written = write_files(emitted.files, options.output, options.force) if options.output else []
     return Draft(
         result=_result(run, emitted, options.format, written),

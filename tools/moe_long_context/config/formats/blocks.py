@@ -24,6 +24,7 @@ DIRECT = {
     f"{ACTOR}.ppo_mini_batch_size": "train.global_batch_size",
     "actor_rollout_ref.model.path": "model.hf_model_id",
 }
+HARMLESS = ("use_mbridge", "vanilla_mbridge", "use_dist_checkpointing", "dist_checkpointing_path", "seed")
 LENGTHS = ("data.max_prompt_length", "data.max_response_length")
 
 
@@ -72,7 +73,7 @@ def _read(flat: dict[str, Any]) -> RunConfig:
         if path:
             if value is not None:
                 fields[path] = value
-        elif key.startswith(MEGATRON):
+        elif key.startswith(MEGATRON) and key.removeprefix(MEGATRON) not in HARMLESS:
             unread.append(key)
     if all(isinstance(flat.get(name), int) for name in LENGTHS):
         fields["model.seq_length"] = sum(flat[name] for name in LENGTHS)

@@ -11,13 +11,14 @@ from moe_long_context.config.formats.overrides import is_override, read_override
 from moe_long_context.config.formats.remark import apply_remark, find_remark
 from moe_long_context.config.formats.shell import ShellText, read_shell
 from moe_long_context.config.run_config import RunConfig
-from moe_long_context.errors import MoeError
+from moe_long_context.errors import BadValueError, MoeError
 from moe_long_context.yaml_safe import load_text
 
 _SCRIPT = re.compile(
     r"^#!|^\s*--[a-zA-Z]|pretrain_\w+\.py|run_recipe\.py|torchrun|^\s*(export\s+)?[A-Z_]+=|actor_rollout_ref\.\w",
     re.MULTILINE,
 )
+_PROGRAM = re.compile(r"^(from|import) [\w.]+|^def \w+\(", re.MULTILINE)
 _SHORT_FORM = re.compile(r"^(\s*(#[^!\n][^\n]*|#|---)?\n)*\s*([{]|[A-Za-z_][\w.-]*\s*:(\s|$))")
 _OVERRIDES = re.compile(r"^\s*[+~]{0,2}[a-z_]+\.[a-z_.0-9]+=", re.MULTILINE)
 _DUMP = re.compile(r"^\s*_target_:", re.MULTILINE)
@@ -38,6 +39,11 @@ def read_known_form(text: str, name: str) -> RunConfig | None:
 
 
 def _read(text: str, name: str) -> RunConfig | None:
+    if _PROGRAM.search(text):
+        raise BadValueError(
+            f"{name} is a Python program, which is not executed.", given=name,
+            fix="pass the run_config.yaml that Bridge writes beside its checkpoints, or a launch script",
+        )  # fmt: skip
     if _DUMP.search(text):
         data = load_text(text, name, dump=True)
         if is_dump(data):

@@ -38,6 +38,8 @@ def read_shell(text: str) -> ShellText:
     unresolved: dict[str, None] = {}
     out: list[str] = []
     for word in words:
+        if word in ("$@", "$*"):
+            continue
         out += _expanded(word, variables, unresolved, 0)
         if len(out) > MAX_WORDS:
             raise BadValueError(

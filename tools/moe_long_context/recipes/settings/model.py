@@ -74,6 +74,8 @@ def _defaults_of_the_family(arch: Architecture) -> list[Setting]:
         Setting("model.bias_dropout_fusion", True),
         Setting("model.bias_activation_fusion", arch.activation_func in FUSED_ACTIVATIONS),
     ]
+    if arch.position_embedding_type == "yarn" and not arch.multi_latent_attention:
+        out += _yarn(arch.rotary_scaling_factor, arch.original_max_position_embeddings or 4096, "as released")
     if arch.is_moe:
         out += [Setting("model.moe_grouped_gemm", True), Setting("model.moe_router_dtype", "fp32")]
     return out
@@ -115,10 +117,13 @@ def _gqa_yarn(run: Run, trained: int) -> list[Setting]:
     if run.mtp:
         return []
     original = run.arch.original_max_position_embeddings or trained
-    why = f"YaRN from {original} to {run.seq_length} tokens"
+    return _yarn(run.seq_length / original, original, f"YaRN from {original} to {run.seq_length} tokens")
+
+
+def _yarn(factor: float, original: int, why: str) -> list[Setting]:
     return [
         Setting("model.position_embedding_type", "yarn", why),
-        Setting("model.yarn_rotary_scaling_factor", run.seq_length / original, why),
+        Setting("model.yarn_rotary_scaling_factor", factor, why),
         Setting("model.yarn_original_max_position_embeddings", original, why),
         Setting("model.yarn_beta_fast", 32.0),
         Setting("model.yarn_beta_slow", 1.0),
