@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from moe_long_context.catalog.huggingface import read_config
-from moe_long_context.catalog.loader import model_entry, model_ids
+from moe_long_context.catalog.loader import model_entry
 from moe_long_context.errors import BadValueError, MoeError, UnreadableFileError
 
 CONFIGS = Path(__file__).parent / "hf_configs"
@@ -17,7 +17,7 @@ RECIPE_REPEATS_MTP = {"nemotron-3-super-120b-a12b": {"mtp_num_layers": 1}}
 """config.json names one MTP depth, the catalog follows the recipe, which runs the shared block twice."""
 
 
-@pytest.mark.parametrize("model", model_ids())
+@pytest.mark.parametrize("model", sorted(file.stem for file in CONFIGS.glob("*.json")))
 def test_config_json_equals_the_catalog(model: str) -> None:
     """The public config.json of each catalog model reads as exactly its catalog entry."""
     entry, _ = read_config(CONFIGS / f"{model}.json")

@@ -58,14 +58,14 @@ def test_fields_equal_bridges_conversion(model: str) -> None:
     assert _differing(model, GOLDEN["fields"][model]) == expected
 
 
-@pytest.mark.parametrize("model", model_ids())
+@pytest.mark.parametrize("model", GOLDEN["totals"])
 def test_total_equals_transformers(model: str) -> None:
     """The whole model without MTP has the parameters of the transformers model of its public config.json."""
     run = resolve({"model": model, "gpu": "H100", "num_gpus": 1, "seq_length": 4096, "mtp_num_layers": 0})
     assert stage_parameters(run)[0].total == GOLDEN["totals"][model] + EXTRA_NORMS.get(model, 0)
 
 
-@pytest.mark.parametrize("model", model_ids())
+@pytest.mark.parametrize("model", GOLDEN["totals"])
 def test_total_is_near_what_the_vendor_prints(model: str) -> None:
     """Vendors round and differ in counting MTP; more than 6 % off would be another model."""
     printed = model_entry(model).published.get("total_b")
@@ -85,7 +85,8 @@ def test_every_entry_is_complete(model: str) -> None:
     """An entry names its family, its source and how its parameter count was checked."""
     entry = model_entry(model)
     assert entry.id == model
-    assert entry.family and entry.source and entry.checked and entry.hf_name
+    assert entry.family and entry.source and entry.checked
+    assert model in GOLDEN["totals"] or "no public config.json" in entry.checked
 
 
 @pytest.mark.parametrize(
