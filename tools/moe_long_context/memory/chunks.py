@@ -8,13 +8,14 @@ from typing import NamedTuple
 from moe_long_context.catalog.architecture import LayerKind
 from moe_long_context.config.resolve import Run
 from moe_long_context.memory.activations import layer_saved_bytes, mtp_saved_bytes, postprocess_saved_bytes
-from moe_long_context.memory.working import layer_working_bytes
+from moe_long_context.memory.working import layer_working
 from moe_long_context.mesh.partition import Chunk
 
 
-class BackwardStep(NamedTuple):
-    """The backward of one layer: `offset` (<= 0) is what later layers of the chunk have freed by then."""
+class Step(NamedTuple):
+    """One moment of a chunk: `offset` (<= 0) is what its newest microbatch does not hold at that time."""
 
+    name: str
     offset: float
     working: float
 
@@ -23,28 +24,31 @@ class ChunkBytes(NamedTuple):
     """One microbatch of one chunk, in bytes."""
 
     kept: float
-    backward_steps: tuple[BackwardStep, ...]
+    steps: tuple[Step, ...]
 
 
 class _LayerCost(NamedTuple):
     kept: float
-    working: float
+    after_attention: float
+    forward: float
+    backward: float
 
 
 def chunk_bytes(run: Run, chunk: Chunk) -> ChunkBytes:
-    """Kept bytes and the backward steps that can be the chunk's peak: the last layer of each run of equal layers."""
+    """Kept bytes, and the steps that can be the chunk's peak: for the last of each run of equal layers, its attention's
+    forward (later layers not yet run) and its backward (later layers already freed)."""
     costs = _layer_costs(run, chunk)
-    kept = sum(cost.kept for cost in costs)
     extra = postprocess_saved_bytes(run) if chunk.loss else 0.0
-    steps: list[BackwardStep] = []
-    freed = extra
+    steps: list[Step] = []
+    later = extra
     previous: _LayerCost | None = None
     for cost in reversed(costs):
         if cost != previous:
-            steps.append(BackwardStep(-freed, cost.working))
-        freed += cost.kept
+            steps.append(Step("forward", -later - cost.after_attention, cost.forward))
+            steps.append(Step("backward", -later, cost.backward))
+        later += cost.kept
         previous = cost
-    return ChunkBytes(kept + extra, tuple(steps) or (BackwardStep(0.0, 0.0),))
+    return ChunkBytes(later, tuple(steps) or (Step("backward", 0.0, 0.0),))
 
 
 def _layer_costs(run: Run, chunk: Chunk) -> list[_LayerCost]:
@@ -53,7 +57,7 @@ def _layer_costs(run: Run, chunk: Chunk) -> list[_LayerCost]:
     costs = [_cost(run, kind, _checkpoint(run, index)) for index, kind in enumerate(kinds)]
     if chunk.mtp:
         inner = _cost(run, run.arch.mtp_layer_kind, _checkpoint(run, 0, mtp=True))
-        costs += [_LayerCost(inner.kept + mtp_saved_bytes(run), inner.working)] * chunk.mtp
+        costs += [inner._replace(kept=inner.kept + mtp_saved_bytes(run))] * chunk.mtp
     return costs
 
 
@@ -80,8 +84,12 @@ def _checkpoint(run: Run, index: int, mtp: bool = False) -> _Checkpoint | None:
 
 def _cost(run: Run, kind: LayerKind, checkpoint: _Checkpoint | None) -> _LayerCost:
     saved = layer_saved_bytes(run, kind)
-    working = layer_working_bytes(run, kind)
+    working = layer_working(run, kind)
     if checkpoint is None:
-        return _LayerCost(saved.kept, saved.rematerialised + working)
+        replayed_core = working.forward if "core_attn" in run.recompute_modules else 0.0
+        backward = saved.rematerialised + max(working.backward, replayed_core)
+        return _LayerCost(saved.kept, saved.kept_after_attention, working.forward, backward)
     kept = saved.layer_input if checkpoint.keeps_input else 0.0
-    return _LayerCost(kept, saved.everything * checkpoint.replayed + working)
+    replay = saved.everything * checkpoint.replayed
+    forward_again = replay - saved.after_attention + working.forward
+    return _LayerCost(kept, 0.0, working.forward, max(replay + working.backward, forward_again))

@@ -128,7 +128,7 @@ def _phases_at(
 ) -> list[Phase]:
     kept = sum(count * chunk.kept for count, chunk in zip(instant.in_flight, held, strict=True))
     busy = held[instant.backward]
-    phases = [Phase("backward", kept + step.offset, 0.0, step.working) for step in busy.backward_steps]
+    phases = [Phase(step.name, kept + step.offset, 0.0, step.working) for step in busy.steps]
     if chunks[instant.backward].loss:
         phases += [
             Phase("loss forward", kept, loss.forward, 0.0),
