@@ -66,6 +66,11 @@ class Case:
         return bool(self.facts.ooms) or (bool(told) and "host-oom-killer" not in self.facts.hits)
 
     @property
+    def one_gpu(self) -> bool:
+        """Whether the run is known to have one GPU, where every size is 1."""
+        return self.config.num_gpus == 1
+
+    @property
     def knows_model(self) -> bool:
         """Whether the model was given."""
         return "model" not in self.run.missing
@@ -73,7 +78,7 @@ class Case:
     @property
     def knows_sizes(self) -> bool:
         """Whether any parallel size was given; with none, the framework's 1 would be a guess."""
-        return bool(set(SIZE_FIELDS.values()) & set(self.config.written())) or self.run.num_gpus == 1
+        return bool(set(SIZE_FIELDS.values()) & set(self.config.written())) or self.one_gpu
 
     @property
     def is_rl(self) -> bool:

@@ -151,14 +151,18 @@ def _fix(base: _Base, tag: str, cause: str) -> Fix | None:
 def _changed(base: _Base, found: Remedy, cause: str) -> Fix | None:
     """The mildest change of this kind that fits; else the one that saves most; else the first that is legal."""
     trials = [t for t in _trials(base, found) if not t.new_errors]
+    grown = base
+    while not trials and found.tag in GROWING and grown.run.num_gpus < base.run.num_gpus * MAX_GROWTH:
+        grown = _on_more_gpus(grown)
+        trials = [t for t in _trials(grown, found) if not t.new_errors]
     if not trials:
         return _without_model(base, found, cause)
     best = next((t for t in trials if t.fits == "yes"), None) or min(trials, key=_by_peak)
     saves = None if base.peak is None or best.peak is None else round(gib(base.peak - best.peak), 3)
     return Fix(
         tag=found.tag,
-        tags=tuple(dict.fromkeys([found.tag, *found.also, *_value_tags(best.change)])),
-        change=words(best.change),
+        tags=tuple(dict.fromkeys([found.tag, *found.also, *_value_tags(best.change), *_alternatives(trials, cause)])),
+        change=words(best.change) + _more_gpus(base, best),
         cost=found.cost,
         cause=cause,
         saves_gib=saves,
@@ -166,6 +170,31 @@ def _changed(base: _Base, found: Remedy, cause: str) -> Fix | None:
         fits=best.fits,
         config=best.config.written(),
     )
+
+
+GROWING = frozenset({"increase_ep", "increase_pp", "increase_cp"})
+MAX_GROWTH = 4
+"""Times the GPUs of the run up to which a change is looked for when it does not fit the run's own GPUs."""
+
+
+def _on_more_gpus(base: _Base) -> _Base:
+    """The same run on twice the GPUs; the change then says how many it needs."""
+    config = base.case.config.replace(num_gpus=base.run.num_gpus * 2)
+    run = resolve(config, partial=True)
+    return base._replace(case=replace(base.case, config=config, run=run), run=run)
+
+
+def _more_gpus(base: _Base, trial: Trial) -> str:
+    count = trial.config.num_gpus
+    grown = count is not None and count > base.run.num_gpus
+    return f" (on {count} GPUs: the {base.run.num_gpus} of this run cannot hold it)" if grown else ""
+
+
+def _alternatives(trials: list[Trial], cause: str) -> list[str]:
+    """The other legal values of a change that is not about memory: any of them repairs the run."""
+    if cause in MEMORY_CAUSES:
+        return []
+    return [tag for trial in trials[:8] for tag in _value_tags(trial.change)]
 
 
 def _by_peak(trial: Trial) -> float:

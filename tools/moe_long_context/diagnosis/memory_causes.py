@@ -30,6 +30,8 @@ OUTSIDE_USUAL_BYTES = 4 * GIB
 """CUDA context, NCCL and DeepEP of a healthy job stay below this."""
 OTHERS_BYTES = 1 * GIB
 WORTH_A_SHARE = 0.10
+STATES_WORTH_A_SHARE = 0.4
+"""Share of the device from which sharding weights, gradients and optimizer further is worth proposing."""
 STATIC_SHARE = 0.92
 """Share of the device from which weights, gradients and optimizer leave no room for a step."""
 
@@ -165,17 +167,26 @@ def _estimate_causes(case: Case) -> Iterator[Cause]:
     capacity = case.run.gpu.memory_bytes
     known_place = 0.6 if case.oom is not None and case.oom.place else 1.0
     most_static = max(case.memory.stages, key=lambda stage: stage.static_bytes)
-    if most_static.static_bytes >= capacity * STATIC_SHARE:
+    if most_static.static_bytes >= capacity * STATIC_SHARE and not _refuted(case, most_static.static_bytes):
         text = (
             f"weights, gradients and optimizer alone need {gib(most_static.static_bytes):.1f} of "
             f"{case.run.gpu.memory_gib:.1f} GiB on stage {most_static.stage}"
         )
-        yield Cause("model_states", 0.95, text)
+        seen_elsewhere = case.oom is not None and case.oom.place is not None and case.oom.place not in STATE_PLACES
+        yield Cause("model_states", 0.8 if seen_elsewhere else 0.95, text)
         known_place = 0.6
-    yield from _component_causes(worst, known_place)
+    yield from _component_causes(worst, known_place, capacity)
 
 
-def _component_causes(worst: StageEstimate, factor: float) -> Iterator[Cause]:
+def _refuted(case: Case, static_bytes: float) -> bool:
+    """Whether the log shows that less was allocated outside the optimizer's first step than the estimate says."""
+    event = case.oom
+    if event is None or event.allocated is None or event.place in STATE_PLACES | {"optimizer", None}:
+        return False
+    return event.allocated < 0.9 * static_bytes
+
+
+def _component_causes(worst: StageEstimate, factor: float, capacity: float) -> Iterator[Cause]:
     parts = worst.components
     peak = worst.peak_bytes
     held = parts["activations"] + parts["working_set"]
@@ -184,8 +195,9 @@ def _component_causes(worst: StageEstimate, factor: float) -> Iterator[Cause]:
     where = f"of the {gib(peak):.1f} GiB estimated for stage {worst.stage} (modelled)"
     for cause, size in (("activations", held), ("logits_crossentropy_peak", logits), ("model_states", states)):
         share = size / peak
-        if share >= WORTH_A_SHARE:
-            limit = 0.5 if cause == "model_states" else 0.72
+        states_only = cause == "model_states"
+        if share >= WORTH_A_SHARE and (not states_only or size >= capacity * STATES_WORTH_A_SHARE):
+            limit = 0.5 if states_only else 0.72
             yield Cause(cause, factor * min(0.25 + 0.6 * share, limit), f"{gib(size):.1f} GiB {where}")
 
 

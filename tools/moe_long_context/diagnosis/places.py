@@ -11,7 +11,7 @@ from typing import NamedTuple
 from moe_long_context.yaml_safe import load_file
 
 _FRAME = re.compile(r'File "([^"]{1,500})", line \d{1,7}, in (\S{1,120})')
-VAGUE = frozenset({"build", "layer", "backward", "recompute"})
+VAGUE = frozenset({"layer", "backward", "recompute"})
 """Places that say when rather than what; any other place on the stack wins."""
 
 

@@ -43,7 +43,7 @@ def _run_facts(case: Case) -> Iterator[str]:
     yield from (n for n in ("model", "gpu", "num_gpus", "seq_length") if n in case.run.missing)
     given = case.config.written()
     for short, name in SIZE_FIELDS.items():
-        if name not in given and case.run.num_gpus != 1:
+        if name not in given and not case.one_gpu:
             yield short
     if case.config.expert_tensor_parallel_size is None and case.run.arch.is_moe and case.run.sizes.tp > 1:
         yield "etp"

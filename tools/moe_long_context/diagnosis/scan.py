@@ -64,8 +64,8 @@ def scan(log: str | Path) -> LogFacts:
 
 @lru_cache(maxsize=1)
 def _literals() -> tuple[bytes, ...]:
-    """The general texts, and every signature text that holds none of them."""
-    special = {text.encode() for s in signatures() for text in s.texts}
+    """The general texts, and every signature text that holds none of them and may stand on a line without an error."""
+    special = {text.encode() for s in signatures() if not s.only_errors for text in s.texts}
     return (*GENERAL, *sorted(t for t in special if not any(g in t for g in GENERAL)))
 
 
