@@ -42,7 +42,7 @@ def test_the_parts_sum_to_the_step() -> None:
 
 
 def test_a_large_gemm_runs_at_the_named_efficiency() -> None:
-    """2 m k n over peak * efficiency, with m/(m + half) and k/(k + half) as the only loss: 8192^3 on one GPU in BF16."""
+    """2 m k n over peak * efficiency, with m/(m + half) and k/(k + half) as the only loss: 8192^3 in BF16."""
     facts = facts_of(resolve(QWEN))
     e = facts.eff
     size = 8192
@@ -57,7 +57,7 @@ def test_memory_bound_kernels_take_bytes_over_bandwidth() -> None:
 
 
 def test_attention_of_deepseek_runs_at_the_published_rate() -> None:
-    """arXiv 2603.07685 Table 9: 553 TFLOP/s forward and 422 backward at 4K on Hopper, 638 and 523 at 16K (within 3 %)."""
+    """arXiv 2603.07685 Table 9, Hopper: 553 TFLOP/s forward and 422 backward at 4K, 638 and 523 at 16K (within 3 %)."""
     for length, forward, backward in ((4096, 553e12, 422e12), (16384, 638e12, 523e12)):
         facts = facts_of(resolve({**DSV3, "gpu": "H100", "precision": "bf16", "seq_length": length}))
         flops = 2 * length * length / 2 * 128 * (192 + 128)
@@ -99,7 +99,7 @@ def test_interleaving_divides_the_bubble() -> None:
 
 
 def test_balanced_split_is_the_one_of_the_recipes() -> None:
-    """megatron.bridge.recipes.deepseek: 61 layers over PP 4, VPP 4 are 15 chunks of four, then one with MTP and loss."""
+    """megatron.bridge.recipes.deepseek: 61 layers over PP 4, VPP 4 are 15 chunks of four, then one, MTP and loss."""
     stages = balanced(61, 4, 4, 1).stages
     assert stages == ("Etttt", *["tttt"] * 14, "tmL")
 
@@ -230,7 +230,7 @@ def test_silence_widens_the_interval() -> None:
         result = estimate_throughput(config).result
         assert result is not None
         low, high = result.interval_tflops
-        return high / low
+        return float(high / low)
 
     assert width(silent) > width(stated)
 

@@ -38,6 +38,7 @@ class Efficiency(NamedTuple):
     ep_hidden: float
     ep_overlap_launches: float
     dp_hidden: float
+    dp_tail: float
     step_overhead_s: float
     cpu_adam_gparams_s: float
 
@@ -65,6 +66,31 @@ class Launches(NamedTuple):
     replay_mlp: int
     per_expert_bf16: int
     per_expert_fp8: int
+    per_expert_bias: int
+
+
+class Traffic(NamedTuple):
+    """Memory traffic that no GEMM or attention kernel does: passes over a BF16 tensor, or bytes per element."""
+
+    norm_forward: float
+    norm_backward: float
+    permute: float
+    mla_heads: float
+    gqa_heads: float
+    qk_norm: float
+    gdn: float
+    mamba: float
+    ring_merge: float
+    expert_bias_forward: float
+    expert_bias_backward: float
+    logits_eager: float
+    logits_fused: float
+    logits_linear_fused: float
+    optimizer_step: float
+
+    def logits(self, loss: str) -> float:
+        """Bytes per logit of a loss; a chunked one moves what the fused one moves."""
+        return {"eager": self.logits_eager, "linear_fused": self.logits_linear_fused}.get(loss, self.logits_fused)
 
 
 @lru_cache(maxsize=1)
@@ -86,6 +112,13 @@ def launches() -> Launches:
     """Kernel launch counts."""
     table = document()["launches"]
     return Launches(**{name: int(table[name]) for name in Launches._fields})
+
+
+@lru_cache(maxsize=1)
+def traffic() -> Traffic:
+    """Memory traffic of the kernels that only move bytes."""
+    table = document()["traffic"]
+    return Traffic(**{name: float(table[name]["value"]) for name in Traffic._fields})
 
 
 def platform_of(gpu: Gpu) -> str:

@@ -109,16 +109,15 @@ def assumes_flex(run: Run) -> bool:
 
 
 def assumes_hierarchical(run: Run) -> bool:
-    """Whether cp_comm_type was not written and CP leaves the NVLink domain with heads enough for a2a+p2p.
+    """Whether cp_comm_type was not written and CP of an MLA model leaves the NVLink domain, with heads for a2a+p2p.
 
-    A ring across nodes moves all of k and v through one network port; published long-context runs do not show that loss.
+    The ring carries k and v of all heads through one port; published long-context runs do not show that loss.
     """
     s, arch = run.sizes, run.arch
-    if run.written.cp_comm_type is not None or s.tp * s.cp <= run.gpu.nvlink_domain:
+    if run.written.cp_comm_type is not None or s.tp * s.cp <= run.gpu.nvlink_domain or not arch.multi_latent_attention:
         return False
     inner = max(run.gpu.nvlink_domain // s.tp, 1)
-    heads = arch.num_attention_heads if arch.multi_latent_attention else arch.num_query_groups
-    return inner > 1 and s.cp % inner == 0 and heads % (s.tp * inner) == 0
+    return inner > 1 and s.cp % inner == 0 and arch.num_attention_heads % (s.tp * inner) == 0
 
 
 def _cp_exchange(run: Run) -> tuple[str, int]:

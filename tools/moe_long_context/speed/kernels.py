@@ -11,6 +11,8 @@ from moe_long_context.speed.facts import Facts
 
 BF16_BYTES = 2
 NARROW_HEAD = 128
+BACKWARD_OVER_FORWARD = 2.5
+"""Fused attention: five matrix products backward (scores again, dv, dp, dq, dk) for two forward."""
 
 
 class Gemm(NamedTuple):
@@ -91,7 +93,7 @@ def attention(facts: Facts, context: float, heads: float, dim_qk: float, dim_v: 
     speed = facts.rates.bf16 * (e.attention_fp8_speedup if facts.fp8_attention else 1.0)
     speed *= min(1.0, dim_v / NARROW_HEAD) ** e.attention_narrow_power
     forward = flops / (speed * e.attention_forward) * (1 + e.attention_half_forward / length)
-    backward = 2.5 * flops / (speed * e.attention_backward) * (1 + e.attention_half_backward / length)
+    backward = BACKWARD_OVER_FORWARD * flops / (speed * e.attention_backward) * (1 + e.attention_half_backward / length)
     return Times(forward, backward)
 
 

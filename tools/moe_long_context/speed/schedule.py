@@ -13,14 +13,12 @@ from moe_long_context.catalog.architecture import Architecture, LayerKind
 from moe_long_context.config.resolve import Run
 from moe_long_context.mesh.partition import Partition
 from moe_long_context.speed import collectives
-from moe_long_context.speed.efficiency import Efficiency
+from moe_long_context.speed.efficiency import Efficiency, traffic
 from moe_long_context.speed.facts import Facts, facts_of
 from moe_long_context.speed.flops import model_flops
 from moe_long_context.speed.kernels import BF16_BYTES, Gemm, memory
-from moe_long_context.speed.layers import LayerTime, gemms, layer_time
-
-LOGIT_PASSES = {"eager": 30.0, "fused": 14.0, "linear_fused": 6.0, "chunked": 14.0}
-OPTIMIZER_BYTES = {"adam": 30.0, "sgd": 18.0}
+from moe_long_context.speed.layers import LayerTime, layer_time
+from moe_long_context.speed.parts import gemms
 
 
 class Stage(NamedTuple):
@@ -79,7 +77,7 @@ def _head(facts: Facts) -> tuple[float, float, float]:
     """(forward, backward, parameters) of the output layer and the loss on [tokens, vocabulary / TP]."""
     columns = facts.vocab / facts.tp
     time, parameters = gemms(facts, [Gemm(facts.tokens_cp, facts.arch.hidden_size, columns, fp8=False)])
-    passes = memory(facts, facts.tokens_cp * columns * LOGIT_PASSES[facts.loss] / 2)
+    passes = memory(facts, facts.tokens_cp * columns * traffic().logits(facts.loss) / 2)
     return time.forward + passes, time.backward + passes, parameters
 
 
@@ -155,7 +153,8 @@ def _data_parallel(run: Run, facts: Facts, stage: Stage) -> float:
         reduce, gather = 2 * reduce, 0.0
     hide = e.dp_hidden if o.grad_reduce is not False else 0.0
     hide_gather = e.dp_hidden if o.param_gather is not False else 0.0
-    return max(reduce - hide * stage.backward, reduce * 0.05) + max(gather - hide_gather * stage.forward, gather * 0.05)
+    tail = e.dp_tail
+    return max(reduce - hide * stage.backward, reduce * tail) + max(gather - hide_gather * stage.forward, gather * tail)
 
 
 def _optimizer(run: Run, facts: Facts, stage: Stage) -> float:
@@ -166,7 +165,7 @@ def _optimizer(run: Run, facts: Facts, stage: Stage) -> float:
     else:
         local = stage.dense_parameters + stage.expert_parameters
     on_gpu = local * (1 - run.cpu_offload_fraction)
-    seconds = memory(facts, on_gpu * OPTIMIZER_BYTES.get(run.optimizer, OPTIMIZER_BYTES["adam"]))
+    seconds = memory(facts, on_gpu * traffic().optimizer_step)
     on_host = local * run.cpu_offload_fraction / (facts.eff.cpu_adam_gparams_s * 1e9)
     return seconds + on_host + facts.eff.step_overhead_s
 
