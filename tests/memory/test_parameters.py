@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,32 @@ GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "params_core-0.19.2.
 COLUMNS = GOLDEN["columns"]
 
 
+def _oracle_module(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "oracle" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RANDOM = _oracle_module("_random_shapes")
+
+
 @pytest.mark.parametrize("name", GOLDEN["cases"])
 def test_every_stage_equals_the_real_model(name: str) -> None:
     """Dense, expert, embedding, head, router and buffer elements of each rank are Megatron-Core 0.19.2's."""
     case = GOLDEN["cases"][name]
     stages = stage_parameters(resolve(case["run"]))
     assert [[getattr(stage, column) for column in COLUMNS] for stage in stages] == case["stages"]
+
+
+def test_random_shapes_equal_the_real_models() -> None:
+    """Seeded combinations of options that no catalog model has, as far as Megatron-Core builds them."""
+    runs = RANDOM.random_runs(RANDOM.RANDOM_RUNS)
+    assert len(GOLDEN["random"]) > 300
+    for name, real in GOLDEN["random"].items():
+        stages = stage_parameters(resolve(runs[name]))
+        assert [[getattr(stage, column) for column in COLUMNS] for stage in stages] == real, runs[name]
 
 
 def test_every_catalog_model_and_sixty_layouts_are_compared() -> None:

@@ -19,6 +19,7 @@ _modules.install()
 
 from _layouts import CASES  # noqa: E402
 from _models import build_chunks, provider_of  # noqa: E402
+from _random_shapes import RANDOM_RUNS, random_runs  # noqa: E402
 
 from moe_long_context.config.resolve import Run, resolve  # noqa: E402
 
@@ -27,12 +28,27 @@ COLUMNS = ["dense", "expert", "embedding", "output", "router", "buffers"]
 
 
 def record() -> dict[str, Any]:
-    """Every case: the run as written, and for each pipeline rank the elements of COLUMNS."""
-    cases = {}
-    for name, written in CASES.items():
-        run = resolve(written)
-        cases[name] = {"run": written, "stages": [_stage(run, rank) for rank in range(run.sizes.pp)]}
-    return {"framework": "megatron-core 0.19.2, megatron-bridge 0.6.2", "columns": COLUMNS, "cases": cases}
+    """Every case: the run as written, and for each pipeline rank the elements of COLUMNS; the same of random shapes."""
+    cases = {name: {"run": written, "stages": _stages(resolve(written))} for name, written in CASES.items()}
+    drawn = {name: _stages_or_none(written) for name, written in random_runs(RANDOM_RUNS).items()}
+    return {
+        "framework": "megatron-core 0.19.2, megatron-bridge 0.6.2",
+        "columns": COLUMNS,
+        "cases": cases,
+        "random": {name: stages for name, stages in drawn.items() if stages is not None},
+    }
+
+
+def _stages_or_none(written: dict[str, Any]) -> list[list[int]] | None:
+    """The stages of a random run, or None where the framework refuses to build it."""
+    try:
+        return _stages(resolve(written))
+    except (AssertionError, ValueError):
+        return None
+
+
+def _stages(run: Run) -> list[list[int]]:
+    return [_stage(run, rank) for rank in range(run.sizes.pp)]
 
 
 def _stage(run: Run, rank: int) -> list[int]:
