@@ -21,7 +21,7 @@ def _bandwidth(facts: Facts, group: int, span: float) -> float:
         return near
     stride = span / group
     members = max(1.0, min(float(group), facts.rates.domain / stride))
-    return min(near, members * facts.rates.nic * facts.eff.nic)
+    return min(near, members * facts.rates.nic * facts.eff.nic_collective)
 
 
 def ring(facts: Facts, full_bytes: float, group: int, span: float) -> float:

@@ -34,6 +34,7 @@ class Efficiency(NamedTuple):
     nvlink_flex: float
     nvlink_deepep: float
     nic: float
+    nic_collective: float
     nvlink_collective: float
     ep_hidden: float
     ep_overlap_launches: float
