@@ -75,17 +75,18 @@ def oom_text(
     if version < "2.1":
         return (
             f"CUDA out of memory. Tried to allocate {requested:.2f} GiB (GPU {gpu}; {total:.2f} GiB total capacity; "
-            f"{allocated:.2f} GiB already allocated; {free:.2f} GiB free; {allocated + unused:.2f} GiB reserved in total by "
-            "PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation."
+            f"{allocated:.2f} GiB already allocated; {free:.2f} GiB free; {allocated + unused:.2f} GiB reserved in "
+            "total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid "
+            "fragmentation."
         )
     word = "capacty" if version < "2.2" else "capacity"
     other = f"Process 4242 has {others:.2f} GiB memory in use. " if others else ""
     pool = f", with {pools:.2f} GiB allocated in private pools (e.g., CUDA Graphs)" if pools else ""
     return (
-        f"CUDA out of memory. Tried to allocate {requested:.2f} GiB. GPU {gpu} has a total {word} of {total:.2f} GiB of "
-        f"which {free:.2f} GiB is free. {other}Including non-PyTorch memory, this process has {in_use:.2f} GiB memory in "
-        f"use. Of the allocated memory {allocated:.2f} GiB is allocated by PyTorch{pool}, and {unused:.2f} GiB is reserved "
-        "by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+        f"CUDA out of memory. Tried to allocate {requested:.2f} GiB. GPU {gpu} has a total {word} of {total:.2f} "
+        f"GiB of which {free:.2f} GiB is free. {other}Including non-PyTorch memory, this process has {in_use:.2f} GiB "
+        f"memory in use. Of the allocated memory {allocated:.2f} GiB is allocated by PyTorch{pool}, and {unused:.2f} "
+        "GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory "
         "Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
     )
@@ -101,19 +102,19 @@ def oom(place: str, requested: float, allocated: float, rank: int | None = 0, **
 def step(number: int, tflops: float = 210.0, grad_norm: float = 1.2, seconds: float = 30.0) -> str:
     """Megatron's line of one training step."""
     return (
-        f" [2026-11-02 10:00:00.000000] iteration {number:8d}/    1000 | consumed samples: {number * 64:12d} | elapsed time "
-        f"per iteration (ms): {seconds * 1000:.1f} | throughput per GPU (TFLOP/s/GPU): {tflops:.1f} | learning rate: "
-        f"1.000000E-05 | global batch size:    64 | lm loss: 2.100000E+00 | loss scale: 1.0 | grad norm: {grad_norm:.3f} | "
-        "number of skipped iterations:   0 | number of nan iterations:   0 |"
+        f" [2026-11-02 10:00:00.000000] iteration {number:8d}/    1000 | consumed samples: {number * 64:12d} | elapsed "
+        f"time per iteration (ms): {seconds * 1000:.1f} | throughput per GPU (TFLOP/s/GPU): {tflops:.1f} | learning "
+        f"rate: 1.000000E-05 | global batch size:    64 | lm loss: 2.100000E+00 | loss scale: 1.0 | "
+        f"grad norm: {grad_norm:.3f} | number of skipped iterations:   0 | number of nan iterations:   0 |"
     )
 
 
 def nccl_timeout(rank: int = 5, operation: str = "ALLTOALL_BASE") -> str:
     """The watchdog's message."""
     return (
-        f"[rank{rank}]:[E1102 10:00:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation "
-        f"timeout: WorkNCCL(SeqNum=9041, OpType={operation}, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600014 "
-        "milliseconds before timing out."
+        f"[rank{rank}]:[E1102 10:00:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective "
+        f"operation timeout: WorkNCCL(SeqNum=9041, OpType={operation}, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for "
+        "600014 milliseconds before timing out."
     )
 
 
@@ -122,6 +123,6 @@ def host_oom(gib: int = 102) -> list[str]:
     kib = gib * 1024 * 1024
     return [
         "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task=python3,pid=31337,uid=1000",
-        f"Memory cgroup out of memory: Killed process 31337 (python3) total-vm:{kib * 2}kB, anon-rss:{kib}kB, file-rss:0kB",
+        f"Memory cgroup out of memory: Killed process 31337 (python3) total-vm:{kib * 2}kB, anon-rss:{kib}kB",
         "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0. Some of the step tasks have been OOM Killed.",
     ]

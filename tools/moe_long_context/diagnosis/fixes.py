@@ -79,6 +79,8 @@ def fixes_for(case: Case, causes: list[Cause]) -> list[Fix]:
                 fix = _fix(base, tag, cause.cause)
                 if fix:
                     found[tag] = fix
+        for fix in _as_the_rule_says(case, cause.cause, found):
+            found[fix.tag] = fix
     order = {tag: i for i, tag in enumerate(found)}
     ordered = sorted(found.values(), key=lambda f: (_lead(f, causes), order[f.tag]))[:MAX_FIXES]
     return [*ordered, *_together(base, ordered)]
@@ -113,6 +115,17 @@ def _best_on(base: _Base, config: RunConfig, tag: str) -> Trial | None:
     there = base._replace(case=replace(base.case, config=config), run=resolve(config, partial=True))
     trials = [t for t in _trials(there, REMEDIES[tag]) if not t.new_errors and t.peak is not None]
     return next((t for t in trials if t.fits == "yes"), None) or min(trials, key=_by_peak, default=None)
+
+
+def _as_the_rule_says(case: Case, cause: str, found: dict[str, Fix]) -> Iterator[Fix]:
+    """The repair that the broken rule itself names, where no change of a known kind repairs it."""
+    rule = cause.removeprefix("config_refused:")
+    if rule == cause or any(fix.cause == cause and fix.config for fix in found.values()):
+        return
+    for finding in case.findings:
+        if finding.rule == rule and finding.fix:
+            yield Fix(f"fix:{rule}", (f"fix:{rule}",), finding.fix, "see the rule", cause)
+            return
 
 
 def _lead(fix: Fix, causes: list[Cause]) -> int:

@@ -30,7 +30,7 @@ _WORLD = re.compile(
     r"using world size: (\d{1,7}), data-parallel size: (\d{1,7})(?:, context-parallel size:? (\d{1,7}))?"
     r".{0,120}?tensor-model-parallel size: (\d{1,7}).{0,80}?pipeline-model-parallel size: (\d{1,7})"
 )
-_ARGUMENT = re.compile(r"^\s*([a-z][a-z0-9_]{2,60}) \.{2,} (\S[^\r\n]{0,200})$")
+_ARGUMENT = re.compile(r"^[^\n.]{0,40}?\b([a-z][a-z0-9_]{2,60}) \.{2,} (\S[^\r\n]{0,200})$", re.M)
 ARGUMENTS = {
     "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size",
     "virtual_pipeline_model_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size",
@@ -77,19 +77,21 @@ def theory_of(line: str) -> dict[str, float]:
     return {name.replace(" ", "_"): float(value) * MIB for name, value in _THEORY.findall(line)}
 
 
-def config_facts_of(line: str) -> dict[str, object]:
-    """Run-configuration facts that a line states: the sizes line or one line of the printed arguments."""
+def sizes_of(line: str) -> dict[str, object]:
+    """World and parallel sizes of the line that Megatron-LM prints at start."""
     match = _WORLD.search(line)
-    if match:
-        world, _dp, cp, tp, pp = (int(x) if x else None for x in match.groups())
-        sizes = {"num_gpus": world, "context_parallel_size": cp, "tensor_model_parallel_size": tp,
-                 "pipeline_model_parallel_size": pp}  # fmt: skip
-        return {name: value for name, value in sizes.items() if value}
-    argument = _ARGUMENT.match(line)
-    if not argument or argument.group(1) not in ARGUMENTS:
+    if not match:
         return {}
-    value = _value(argument.group(2).strip())
-    return {} if value is None else {argument.group(1): value}
+    world, _dp, cp, tp, pp = (int(x) if x else None for x in match.groups())
+    sizes = {"num_gpus": world, "context_parallel_size": cp, "tensor_model_parallel_size": tp,
+             "pipeline_model_parallel_size": pp}  # fmt: skip
+    return {name: value for name, value in sizes.items() if value}
+
+
+def arguments_in(text: str) -> dict[str, object]:
+    """Run-configuration facts of the arguments that Megatron-LM prints at start, one a line."""
+    found = {name: _value(value.strip()) for name, value in _ARGUMENT.findall(text) if name in ARGUMENTS}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _value(text: str) -> object:

@@ -206,6 +206,9 @@ def _time_causes(case: Case, event: OutOfMemory | None) -> Iterator[Cause]:
     step = event.iteration if event is not None else None
     if step is None and case.facts.last_iteration is not None:
         step = case.facts.last_iteration.number
+    if step == 1 and (event is None or event.place not in STATE_PLACES | {"optimizer", "loss", "mask", "graph"}):
+        text = "the first step passed and the second did not: optimizer state exists only after the first"
+        yield Cause("optimizer_state_lazy_alloc", 0.6, text)
     if step is None or step < LATE_STEPS:
         return
     text = f"{step} steps ran before, so what every step needs fits"

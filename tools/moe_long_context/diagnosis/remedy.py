@@ -302,3 +302,9 @@ def _reshardable(run: Run) -> Iterator[Change]:
 @remedy("drop_recompute_num_layers", "none")
 def _no_num_layers(run: Run) -> Iterator[Change]:
     yield {"recompute": {"num_layers": None, "method": None}}
+
+
+@remedy("overlap_optimizer_copies", "host memory for pinned copies")
+def _overlap_copies(run: Run) -> Iterator[Change]:
+    if run.cpu_offload_fraction:
+        yield {"megatron": {"optimizer.overlap_cpu_optimizer_d2h_h2d": True}}

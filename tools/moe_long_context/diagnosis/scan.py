@@ -21,11 +21,13 @@ from moe_long_context.diagnosis.signature import signatures
 from moe_long_context.diagnosis.torch_oom import IS_OOM, oom_figures
 
 HITS_PER_BLOCK = 64
+ARGUMENTS_WITHIN = 16 << 20
+"""Megatron prints its arguments at the start; they are looked for in this many bytes."""
 CONTEXT_LINES = 1500
 SHORT_BYTES = 16_384
 """A log up to this size may also be a symptom told in words."""
 GENERAL = (b"rror", b" iteration ", b"memory", b"imeout", b"ssert", b"xception:", b"Step Time : ",
-           b"using world size", b" ........ ")  # fmt: skip
+           b"using world size")  # fmt: skip
 _PREFIX = re.compile(
     r"^\s*(?:\(\w{1,40} pid=(?P<ray>\d{1,9})[^)]{0,80}\)\s*|\[(?:default|rank|Rank ?)(?P<a>\d{1,7})\]:?\s?|"
     r"(?P<b>\d{1,7}):\s|\[(?P<c>\d{1,5})\]:?\s(?=\s*(?:File|Traceback|\w+Error)))"
@@ -39,6 +41,7 @@ class Line(NamedTuple):
     rank: str | None
     text: str
     offset: int
+    raw: str
 
 
 def scan(log: str | Path) -> LogFacts:
@@ -53,6 +56,8 @@ def scan(log: str | Path) -> LogFacts:
     for block in blocks(open_chunks(log)):
         if len(sample) < SHORT_BYTES:
             sample += block.lines[: SHORT_BYTES + 1 - len(sample)]
+        if facts.n_bytes < ARGUMENTS_WITHIN:
+            facts.config_facts.update(megatron_lines.arguments_in(as_text(block.lines)))
         for position in _positions(block.lines):
             _read_line(facts, block, position)
         facts.n_bytes += len(block.lines)
@@ -113,9 +118,9 @@ def _read_line(facts: LogFacts, block: Block, start: int) -> None:
 def _split(text: str, offset: int) -> Line:
     match = _PREFIX.match(text)
     if not match:
-        return Line(None, text, offset)
+        return Line(None, text, offset, text)
     rank = next((g for g in match.groups() if g is not None), None)
-    return Line(rank, text[match.end() :], offset)
+    return Line(rank, text[match.end() :], offset, text)
 
 
 def _read_numbers(facts: LogFacts, line: Line) -> None:
@@ -125,12 +130,12 @@ def _read_numbers(facts: LogFacts, line: Line) -> None:
     tflops = megatron_lines.bridge_tflops_of(line.text)
     if tflops is not None:
         facts.best_tflops = max(facts.best_tflops or 0.0, tflops)
-    report = megatron_lines.report_of(line.text)
+    report = megatron_lines.report_of(line.raw)
     if report:
         facts.see_report(report)
     if "heoretical memory" in line.text:
         facts.theoretical_bytes.update(megatron_lines.theory_of(line.text))
-    facts.config_facts.update(megatron_lines.config_facts_of(line.text))
+    facts.config_facts.update(megatron_lines.sizes_of(line.text))
 
 
 def _oom(facts: LogFacts, block: Block, line: Line, start: int, end: int) -> OutOfMemory:

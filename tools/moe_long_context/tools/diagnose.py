@@ -157,7 +157,7 @@ def _log(found: Diagnosis) -> dict[str, Any]:
         "bytes": facts.n_bytes,
         "steps_printed": facts.iteration_count,
         "last_iteration": facts.last_iteration.number if facts.last_iteration else None,
-        "out_of_memory_lines": facts.oom_count,
+        "out_of_memory_lines_sampled": facts.oom_count,
         "out_of_memory_ranks": sorted(facts.oom_ranks)[:16],
         "exceptions": facts.failure_count,
         "memory_reports": {
