@@ -2,7 +2,7 @@
 
     python evals/calibration/fit_speed.py            residuals and scores of the parameters as they stand
     python evals/calibration/fit_speed.py --fit      fit, report, leave-one-model-out and leave-one-GPU-out
-    python evals/calibration/fit_speed.py --write    the same, and write values and interval into the data file
+    python evals/calibration/fit_speed.py --write    the same, and write values, interval and evals/accuracy/throughput.md
 
 Never fits per row: one value per parameter and platform, within the range that the data file states. Needs numpy and
 scipy (development only). Rows: evals/accuracy/throughput_rows.yaml.
@@ -29,6 +29,7 @@ from moe_long_context.speed.schedule import step_time  # noqa: E402
 from moe_long_context.yaml_safe import load_file  # noqa: E402
 
 ROWS = ROOT / "evals" / "accuracy" / "throughput_rows.yaml"
+PAGE = ROOT / "evals" / "accuracy" / "throughput.md"
 PRIOR_WIDTH = 0.25
 APPROXIMATE_WEIGHT = 0.5
 COVERAGE = 0.90
@@ -246,6 +247,42 @@ def write(parameters: Parameters, interval: tuple[float, float]) -> None:
     FILE.write_text(text, encoding="utf-8")
 
 
+def table(rows: Sequence[Row], parameters: Parameters, scores: Sequence[str]) -> str:
+    """The accuracy page: scores, then every row with its measured and modelled TFLOP/s per GPU."""
+    lines = [
+        "# Throughput: modelled against published", "",
+        "Written by `python evals/calibration/fit_speed.py --write`; read it, do not edit it. Rows and what was assumed",
+        "about them: `throughput_rows.yaml`. TFLOP/s per GPU are Megatron's model FLOPs by the 0.6.2 counter.", "",
+        *[f"- {line}" for line in scores], "",
+        "| row | GPU | measured | modelled | error | scored |", "| --- | --- | --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for row in sorted(rows, key=lambda r: (r.model, r.gpu, r.id)):
+        value = predict(row, parameters)
+        error = f"{value / row.measured - 1:+.1%}"
+        lines.append(
+            f"| {row.id} | {row.gpu} | {row.measured:.0f} | {value:.0f} | {error} | {'yes' if row.scored else 'no'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def scores(
+    rows: Sequence[Row], parameters: Parameters, held_out: Sequence[tuple[Row, float]], interval: tuple[float, float]
+) -> list[str]:
+    """The scores of the accuracy page, one line each."""
+    scored = [row for row in rows if row.scored]
+    own = errors_of(scored, parameters)
+    inside = sum(interval[0] <= 1 / (1 + e) <= interval[1] for e in own) / len(own)
+    rho = rank_correlations(scored, parameters)
+    high = sum(v >= 0.95 for v in rho.values())
+    return [
+        f"{len(scored)} of {len(rows)} rows scored; median error {statistics.median(map(abs, own)):.1%}",
+        f"leave-one-model-out median error {statistics.median(abs(e) for _, e in held_out):.1%}",
+        f"interval {interval[0]:.2f} to {interval[1]:.2f} of the modelled value holds {inside:.0%} of the rows",
+        "rank correlation within (model, GPU) groups of three or more configurations:"
+        f" median {statistics.median(rho.values()):.2f}, at least 0.95 in {high} of {len(rho)}",
+    ]
+
+
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -269,6 +306,7 @@ def main() -> None:
         print(f"interval of measured over modelled: {interval[0]:.2f} to {interval[1]:.2f}; holds {inside:.0%}")
         if options.write:
             write(parameters, interval)
+            PAGE.write_text(table(rows, parameters, scores(rows, parameters, held_out, interval)), encoding="utf-8")
 
 
 if __name__ == "__main__":
