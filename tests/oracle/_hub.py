@@ -164,7 +164,7 @@ def cluster(world: int, gpu: str) -> Iterator[None]:
     """World size and GPU identity for the duration of a validation; the environment is restored after it."""
     import megatron.bridge.training.config as bridge_config
     import torch
-    from megatron.core import utils as core_utils
+    from megatron.core.transformer import transformer_config
 
     card = gpu_named(gpu)
     major = card.compute_capability or {"hopper": HOPPER, "ampere": AMPERE}.get(card.architecture, BLACKWELL)
@@ -178,7 +178,7 @@ def cluster(world: int, gpu: str) -> Iterator[None]:
             patch(bridge_config, "get_world_size_safe", return_value=world),
             patch(torch.cuda, "get_device_properties", return_value=properties),
             patch(torch.cuda, "get_device_capability", return_value=(major, 0)),
-            patch(core_utils, "_validate_dsa_kernel_backend_dependencies"),
+            patch(transformer_config, "_validate_dsa_kernel_backend_dependencies"),
         ):
             yield
     finally:

@@ -7,6 +7,8 @@ world size; overrides are applied by Bridge's own Hydra reader; a command line g
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -137,6 +139,8 @@ def command(run: Run) -> None:
     with (
         _hub.cluster(run.num_gpus, run.gpu.id),
         unittest.mock.patch.object(sys, "argv", ["pretrain", *words[start + 1 :]]),
+        unittest.mock.patch.object(arguments, "_print_args"),
+        contextlib.redirect_stdout(io.StringIO()),
     ):
         os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
         os.environ.update({**exported, "WORLD_SIZE": str(run.num_gpus), "RANK": "0", "LOCAL_RANK": "0"})
@@ -174,7 +178,7 @@ def outcome(check: Callable[[Run], None], run: Run) -> str:
 def record() -> dict[str, Any]:
     """Case id -> outcome of each check, and how many were accepted."""
     cases: dict[str, Any] = {}
-    for name, config in [*recipe_cases.published(), *recipe_cases.generated()]:
+    for name, config in [*recipe_cases.shipped(), *recipe_cases.published(), *recipe_cases.generated()]:
         run = resolve(RunConfig.read(config))
         cases[name] = {label: outcome(check, run) for label, check in CHECKS.items()}
     accepted = Counter(label for case in cases.values() for label, said in case.items() if said == "ok")

@@ -10,6 +10,7 @@ from typing import Any
 
 from moe_long_context.catalog.architecture import Architecture
 from moe_long_context.catalog.loader import model_entry, model_ids
+from moe_long_context.config.reading import read_file
 from moe_long_context.config.resolve import resolve
 from moe_long_context.errors import InvalidLayoutError
 
@@ -43,6 +44,12 @@ def published() -> Iterator[tuple[str, dict[str, Any]]]:
         config = {**row, **_fitting(row["model"], row["gpu"])}
         config["sp"] = row.get("tp", 1) > 1
         yield name, with_layout(config)
+
+
+def shipped() -> Iterator[tuple[str, dict[str, Any]]]:
+    """(file name, configuration) of the ready run configurations of the skill."""
+    for path in sorted((Path(__file__).parents[2] / "skill" / "configs").glob("*.yaml")):
+        yield path.stem, read_file(path).written()
 
 
 def generated() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,7 +1,7 @@
 """The console command. Every tool's command is built from its registry entry; nothing about layouts is decided here.
 
-Standard output carries only the answer; notes go to standard error. Exit status: 0 done, 1 the answer is no, 2 wrong input,
-3 a fault of the program.
+Standard output carries only the answer; notes go to standard error. Exit status: 0 done, 1 the answer is no, 2 wrong
+input, 3 a fault of the program.
 """
 
 from __future__ import annotations

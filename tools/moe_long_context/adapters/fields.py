@@ -17,7 +17,8 @@ from moe_long_context.config.run_config import RunConfig
 HIDDEN = ("megatron", "spelling_conflicts", "env")
 SHORT_FIRST = {
     "tensor_model_parallel_size": "tp", "context_parallel_size": "cp", "pipeline_model_parallel_size": "pp",
-    "virtual_pipeline_model_parallel_size": "vpp", "expert_model_parallel_size": "ep", "expert_tensor_parallel_size": "etp",
+    "virtual_pipeline_model_parallel_size": "vpp", "expert_model_parallel_size": "ep",
+    "expert_tensor_parallel_size": "etp",
     "sequence_parallel": "sp", "micro_batch_size": "mbs", "global_batch_size": "gbs", "seq_length": "seq_len",
     "pipeline_model_parallel_layout": "layout",
 }  # fmt: skip
@@ -56,8 +57,7 @@ def run_fields() -> tuple[Field, ...]:
             out.append(_field(name, (name, *aliases.get(name, ())), info.annotation, info.description or ""))
             continue
         if name == "recompute":
-            names = ("recompute",)
-            out.append(Field("recompute", names, "text", (), "none, full, or modules joined by commas"))
+            out.append(Field("recompute", ("recompute",), "text", (), "none, full, or modules joined by commas"))
         for inner, detail in section.model_fields.items():
             path = f"{name}.{inner}"
             names = tuple(flat.get(path, ())) or (f"{name}_{inner}",)

@@ -19,10 +19,6 @@ SIZE_FIELDS = {
     "tp": "tensor_model_parallel_size", "cp": "context_parallel_size", "pp": "pipeline_model_parallel_size",
     "ep": "expert_model_parallel_size",
 }  # fmt: skip
-_MACHINE_LINE = re.compile(
-    r"out of memory\. Tried|OutOfMemoryError|\bFile \"|Traceback|^(?:\[?\w+\]?:\s)?\s{3,}\S|iteration\s+\d+/|"
-    r"memory \((?:MB|GB)\)|^\s*[a-z_]+ \.{3,}"
-)
 _RL = re.compile(r"\b(?:verl|slime|nemo[-_ ]?rl|grpo|ppo|rollout|vllm|sglang|actor|skyrl|roll)\b", re.I)
 
 
@@ -39,9 +35,8 @@ class Case:
 
     @cached_property
     def told(self) -> str:
-        """What a person wrote: the symptom, and the lines of a short log that no program prints."""
-        lines = (line for line in self.facts.short_text.splitlines() if not _MACHINE_LINE.search(line))
-        return "\n".join([self.symptom, *lines])[:20_000]
+        """What a person wrote: the symptom, and a short "log" in which nothing that a program prints was found."""
+        return f"{self.symptom}\n{'' if self.facts.is_a_log else self.facts.short_text}"[:20_000]
 
     @cached_property
     def oom(self) -> OutOfMemory | None:

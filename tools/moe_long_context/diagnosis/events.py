@@ -99,6 +99,11 @@ class LogFacts:
     printable_share: float = 1.0
     short_text: str = ""
 
+    @property
+    def is_a_log(self) -> bool:
+        """Whether anything that a program prints was recognised."""
+        return bool(self.ooms or self.failures or self.hits or self.iteration_count or self.reports)
+
     def see_iteration(self, step: Iteration) -> None:
         """Fold one training step in."""
         self.iteration_count += 1

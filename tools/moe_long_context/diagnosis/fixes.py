@@ -18,6 +18,7 @@ from moe_long_context.diagnosis.remedy import REMEDIES, Change, Remedy
 from moe_long_context.errors import MoeError
 from moe_long_context.memory.capacity import Verdict, peak_interval, verdict
 from moe_long_context.memory.estimate import estimate
+from moe_long_context.speed import step_time
 from moe_long_context.units import gib
 from moe_long_context.yaml_safe import load_file
 
@@ -36,6 +37,7 @@ class Fix(NamedTuple):
     cost: str
     cause: str
     saves_gib: float | None = None
+    speed_ratio: float | None = None
     peak_gib: float | None = None
     fits: Verdict | None = None
     config: dict[str, Any] | None = None
@@ -88,7 +90,7 @@ def fixes_for(case: Case, causes: list[Cause]) -> list[Fix]:
 
 def _together(base: _Base, ordered: list[Fix]) -> Iterator[Fix]:
     """When no single change fits, the first changes that fit together, dropping those that then save nothing."""
-    if base.peak is None or not ordered or any(fix.fits == "yes" for fix in ordered):
+    if base.peak is None or base.fits in (None, "yes") or not ordered or any(fix.fits == "yes" for fix in ordered):
         return
     config, peak, used = base.case.config, base.peak, list[Fix]()
     for fix in (f for f in ordered if f.saves_gib is not None and f.saves_gib > 0 and f.tag in REMEDIES):
@@ -129,11 +131,14 @@ def _as_the_rule_says(case: Case, cause: str, found: dict[str, Fix]) -> Iterator
 
 
 def _lead(fix: Fix, causes: list[Cause]) -> int:
-    """Fixes of the first cause lead; among them, those that save nothing fall behind."""
-    useless = fix.saves_gib is not None and fix.saves_gib < 0.05 and fix.cause in MEMORY_CAUSES
-    return (0 if fix.cause == causes[0].cause else 1) + 2 * useless
+    """Fixes of the first cause lead; of memory fixes those that fit, then those that help, then the rest."""
+    rank = 0 if fix.cause == causes[0].cause else 4
+    if fix.cause not in MEMORY_CAUSES or fix.saves_gib is None:
+        return rank
+    return rank + (3 if fix.saves_gib < NOTHING_GIB else {"yes": 0, "tight": 1}.get(fix.fits or "", 2))
 
 
+NOTHING_GIB = 0.05
 NOT_WORTH_IT = 0.985
 """A change that lowers the peak by less than 1.5 % is left out of a combination."""
 
@@ -146,12 +151,16 @@ class _Base(NamedTuple):
     case: Case
     run: Run
     peak: float | None
+    fits: Verdict | None
     errors: frozenset[str]
 
     @classmethod
     def of(cls, case: Case) -> _Base:
-        peak = case.memory.peak.peak_bytes if case.memory else None
-        return cls(case, case.run, peak, frozenset(f.rule for f in case.findings if f.severity == "error"))
+        worst = case.memory.peak if case.memory else None
+        known = worst is not None and "gpu" not in case.run.missing
+        fits = verdict(case.run, peak_interval(case.run, worst)) if known and worst else None
+        peak = worst.peak_bytes if worst else None
+        return cls(case, case.run, peak, fits, frozenset(f.rule for f in case.findings if f.severity == "error"))
 
 
 def _fix(base: _Base, tag: str, cause: str) -> Fix | None:
@@ -170,7 +179,7 @@ def _changed(base: _Base, found: Remedy, cause: str) -> Fix | None:
         trials = [t for t in _trials(grown, found) if not t.new_errors]
     if not trials:
         return _without_model(base, found, cause)
-    best = next((t for t in trials if t.fits == "yes"), None) or min(trials, key=_by_peak)
+    best = _choose(base, trials)
     saves = None if base.peak is None or best.peak is None else round(gib(base.peak - best.peak), 3)
     return Fix(
         tag=found.tag,
@@ -179,10 +188,41 @@ def _changed(base: _Base, found: Remedy, cause: str) -> Fix | None:
         cost=found.cost,
         cause=cause,
         saves_gib=saves,
+        speed_ratio=_speed_ratio(base, best),
         peak_gib=None if best.peak is None else round(gib(best.peak), 3),
         fits=best.fits,
-        config=best.config.written(),
+        config=_without_stand_in(base, best.config).written(),
     )
+
+
+def _without_stand_in(base: _Base, config: RunConfig) -> RunConfig:
+    """The GPU count was only a stand-in when it was never given."""
+    return config.replace(num_gpus=None) if "num_gpus" in base.run.missing else config
+
+
+ENOUGH_SHARE = 0.1
+"""Share of the device that a change should free when the estimate says that the run fits and it did not."""
+
+
+def _choose(base: _Base, trials: list[Trial]) -> Trial:
+    """The mildest trial that is enough: it fits, or frees a tenth of the device where the run seemed to fit before."""
+    if base.peak is None:
+        return trials[0]
+    if base.fits != "yes":
+        return next((t for t in trials if t.fits == "yes"), None) or min(trials, key=_by_peak)
+    limit = base.peak - ENOUGH_SHARE * base.run.gpu.memory_bytes
+    return next((t for t in trials if _by_peak(t) <= limit), None) or min(trials, key=_by_peak)
+
+
+def _speed_ratio(base: _Base, trial: Trial) -> float | None:
+    """Tokens per second and GPU after over before, None where it cannot be computed."""
+    if base.peak is None or "gpu" in base.run.missing:
+        return None
+    try:
+        before, after = step_time(base.case.run), step_time(resolve(trial.config))
+    except MoeError:
+        return None
+    return round(after.tokens_per_s_per_gpu / before.tokens_per_s_per_gpu, 3)
 
 
 GROWING = frozenset({"increase_ep", "increase_pp", "increase_cp"})
@@ -198,7 +238,7 @@ def _on_more_gpus(base: _Base) -> _Base:
 
 
 def _more_gpus(base: _Base, trial: Trial) -> str:
-    count = trial.config.num_gpus
+    count = trial.config.num_gpus if "num_gpus" not in base.run.missing else None
     grown = count is not None and count > base.run.num_gpus
     return f" (on {count} GPUs: the {base.run.num_gpus} of this run cannot hold it)" if grown else ""
 

@@ -9,6 +9,7 @@ from moe_long_context.diagnosis.cause import Cause
 from moe_long_context.diagnosis.events import OutOfMemory
 from moe_long_context.diagnosis.places import words_for
 from moe_long_context.diagnosis.tensors import matches
+from moe_long_context.memory.capacity import peak_interval, verdict
 from moe_long_context.memory.estimate import StageEstimate
 from moe_long_context.units import GIB, gib
 
@@ -164,6 +165,8 @@ def _estimate_causes(case: Case) -> Iterator[Cause]:
     if case.memory is None or "gpu" in case.run.missing:
         return
     worst = case.memory.peak
+    if verdict(case.run, peak_interval(case.run, worst)) == "yes":
+        yield from _fits_by_estimate(case, worst)
     capacity = case.run.gpu.memory_bytes
     known_place = 0.6 if case.oom is not None and case.oom.place else 1.0
     most_static = max(case.memory.stages, key=lambda stage: stage.static_bytes)
@@ -176,6 +179,15 @@ def _estimate_causes(case: Case) -> Iterator[Cause]:
         yield Cause("model_states", 0.8 if seen_elsewhere else 0.95, text)
         known_place = 0.6
     yield from _component_causes(worst, known_place, capacity)
+
+
+def _fits_by_estimate(case: Case, worst: StageEstimate) -> Iterator[Cause]:
+    """The run should fit: what the estimate cannot see."""
+    text = f"the run itself is estimated at {gib(worst.peak_bytes):.1f} of {case.run.gpu.memory_gib:.1f} GiB"
+    share = 0.45 if case.is_rl else 0.3
+    missing = ("rollout_memory_share",) if case.is_rl else ()
+    yield Cause("other_process_on_gpu", share, f"{text}; something beside training may hold memory", missing=missing)
+    yield Cause("fragmentation", 0.3, text, missing=("allocated_vs_reserved",))
 
 
 def _refuted(case: Case, static_bytes: float) -> bool:

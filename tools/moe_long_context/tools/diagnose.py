@@ -45,6 +45,7 @@ class DiagnosedFix(Frozen):
     tags: tuple[str, ...]
     for_cause: str
     saves_gib: float | None = Field(description="estimated peak before minus after; absent where it is no such change")
+    speed_ratio: float | None = Field(description="modelled tokens per second and GPU, after over before")
     peak_gib: float | None
     fits: Verdict | None
     cost: str
@@ -104,7 +105,8 @@ def diagnose_failure(config: RunConfig, options: DiagnoseOptions) -> Draft:
 def _fixes(found: Diagnosis) -> tuple[DiagnosedFix, ...]:
     return tuple(
         DiagnosedFix(
-            change=f.change, tag=f.tag, tags=f.tags, for_cause=f.cause, saves_gib=f.saves_gib, peak_gib=f.peak_gib,
+            change=f.change, tag=f.tag, tags=f.tags, for_cause=f.cause, saves_gib=f.saves_gib, speed_ratio=f.speed_ratio,
+            peak_gib=f.peak_gib,
             fits=f.fits, cost=f.cost, config=f.config,
         )
         for f in found.fixes

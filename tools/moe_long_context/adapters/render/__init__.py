@@ -1,5 +1,6 @@
-"""Answers as short text for people and models. One module per tool (`render/<command>.py`, function `blocks`); the verdict
-stands first, then the tables, findings, and what was assumed.
+"""Answers as short text for people and models. One module per tool (`render/<command>.py`, function `blocks`).
+
+The verdict stands first, then the tables, findings, and what was assumed.
 """
 
 from __future__ import annotations

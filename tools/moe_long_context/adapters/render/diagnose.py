@@ -21,8 +21,8 @@ def blocks(answer: Any) -> list[RenderableType]:
     else:
         out.append(Text("no cause could be told from what was given", style="bold"))
     if r.fixes:
-        rows = [(f.change, f.saves_gib, f.cost, f.fits) for f in r.fixes[:8]]
-        out += [Text(""), table(("fix, in order", "saves GiB", "cost", "fits"), rows)]
+        fixes = [(f.change, f.saves_gib, f.cost, f.fits) for f in r.fixes[:8]]
+        out += [Text(""), table(("fix, in order", "saves GiB", "cost", "fits"), fixes)]
     if r.missing:
         out.append(Text("missing: " + "; ".join(f"{m} ({r.how_to_get.get(m, '')})" for m in r.missing[:10])))
     return [*out, *findings(answer.findings)]

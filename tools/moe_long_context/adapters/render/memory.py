@@ -34,11 +34,15 @@ def blocks(answer: Any) -> list[RenderableType]:
 
 def _stages(r: Any) -> RenderableType:
     rows = [
-        (s.stage, s.layers if len(s.layers) <= 28 else s.layers[:25] + "...", s.params_dense / 1e9, s.params_expert / 1e9,
+        (s.stage, _short(s.layers), s.params_dense / 1e9, s.params_expert / 1e9,
          s.static_gib, s.peak_gib, bar(s.peak_gib / r.capacity_gib, 20), s.phase)
         for s in r.stages
     ]  # fmt: skip
     return table(("stage", "layers", "dense B", "expert B", "static GiB", "peak GiB", "of capacity", "peak at"), rows)
+
+
+def _short(layers: str) -> str:
+    return layers if len(layers) <= 28 else layers[:25] + "..."
 
 
 def _components(r: Any) -> RenderableType:

@@ -16,7 +16,8 @@ def blocks(answer: Any) -> list[RenderableType]:
     low, high = r.interval_tflops
     head = (
         f"{r.model_tflops_per_gpu:.0f} model TFLOP/s per GPU (modelled, 90 % band {low:.0f} to {high:.0f}), "
-        f"{r.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, step {r.step_time_s:.2f} s, MFU {100 * r.mfu:.1f} % of {r.mfu_peak}"
+        f"{r.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, step {r.step_time_s:.2f} s, "
+        f"MFU {100 * r.mfu:.1f} % of {r.mfu_peak}"
     )
     b = r.breakdown
     parts = {"compute": b.compute_s, **_communication(b), "pipeline bubble": b.bubble_s, "recompute": b.recompute_s,

@@ -20,7 +20,7 @@ _SCRIPT = re.compile(
 )
 _PROGRAM = re.compile(r"^(from|import) [\w.]+|^def \w+\(", re.MULTILINE)
 _SHORT_FORM = re.compile(r"^(\s*(#[^!\n][^\n]*|#|---)?\n)*\s*([{]|[A-Za-z_][\w.-]*\s*:(\s|$))")
-_OVERRIDES = re.compile(r"^\s*[+~]{0,2}[a-z_]+\.[a-z_.0-9]+=", re.MULTILINE)
+_OVERRIDES = re.compile(r"^\s*['\"]?[+~]{0,2}[a-z_]+\.[a-z_.0-9]+=", re.MULTILINE)
 _DUMP = re.compile(r"^\s*_target_:", re.MULTILINE)
 _BLOCK = re.compile(r"^\s*actor_rollout_ref:", re.MULTILINE)
 
