@@ -50,6 +50,7 @@ class Facts(NamedTuple):
     full_recompute: float
     graphs: frozenset[str]
     imbalance: float
+    frozen: bool
     vocab: int
     loss: str
 
@@ -91,14 +92,28 @@ def facts_of(run: Run, eff: Efficiency | None = None) -> Facts:
     )  # fmt: skip
     comm, inner = _cp_exchange(run)
     return Facts(
-        run.arch, rates, eff, s.tp, s.cp, s.ep, s.etp, run.sequence_parallel,
+        run.arch, rates, eff, s.tp, s.cp, s.ep, s.etp, run.sequence_parallel or assumes_sequence_parallel(run),
         run.seq_length, run.micro_batch_size, fp8, CAST_PASSES[run.precision],
         fp8 and bool(c.field("mixed_precision.fp8_dot_product_attention")),
         bool(c.field("model.use_transformer_engine_op_fuser")), "hybridep" if assumes_flex(run) else run.dispatcher,
         bool(c.overlap.ep_a2a),
         bool(c.overlap.shared_expert), comm, inner,
-        run.recompute_modules, _full_share(run), _graphs(run), c.moe.token_imbalance, run.padded_vocab_size, run.loss,
+        run.recompute_modules, _full_share(run), _graphs(run), _imbalance(run), c.peft.type != "none",
+        run.padded_vocab_size, run.loss,
     )  # fmt: skip
+
+
+def assumes_sequence_parallel(run: Run) -> bool:
+    """Whether sequence_parallel was not written beside TP > 1 of a MoE model, which trains with it only."""
+    return run.written.sequence_parallel is None and run.sizes.tp > 1 and run.arch.is_moe
+
+
+def _imbalance(run: Run) -> float:
+    """Tokens of the fullest expert rank over the mean; a capacity caps it, padding to capacity fills it."""
+    moe = run.written.moe
+    if moe.capacity_factor is None:
+        return moe.token_imbalance
+    return moe.capacity_factor if moe.pad_to_capacity else min(moe.token_imbalance, moe.capacity_factor)
 
 
 def assumes_flex(run: Run) -> bool:

@@ -46,13 +46,13 @@ def gemm(facts: Facts, g: Gemm) -> Times:
     """Forward y = xW, and backward dx = dy W^T with dW = x^T dy.
 
     Each product takes max(2mkn / (peak * efficiency), bytes / HBM); the efficiency falls with few rows and a short
-    reduction as m/(m + m_half) * k/(k + k_half).
+    reduction as m/(m + m_half) * k/(k + k_half). Frozen weights (adapters train) need no dW.
     """
     if g.rows <= 0 or g.copies <= 0:
         return Times(0.0, 0.0)
     forward = _product(facts, g, g.rows, g.depth, g.columns)
     data = _product(facts, g, g.rows, g.columns, g.depth)
-    weight = _product(facts, g, g.depth, g.rows, g.columns)
+    weight = 0.0 if facts.frozen else _product(facts, g, g.depth, g.rows, g.columns)
     return Times(forward, data + weight)
 
 

@@ -141,7 +141,12 @@ def _pipeline(run: Run, facts: Facts) -> float:
 
 
 def _data_parallel(run: Run, facts: Facts, stage: Stage) -> float:
-    """Exposed reduce-scatter of gradients and all-gather of parameters, dense over DP*CP, experts over EDP."""
+    """Exposed reduce-scatter of gradients and all-gather of parameters, dense over DP*CP, experts over EDP.
+
+    Once a step; with Megatron-FSDP of parameters once a microbatch, parameters twice (forward and backward).
+    """
+    if facts.frozen:
+        return 0.0
     s, o, e = run.sizes, run.written.overlap, facts.eff
     grad = 2 if run.grad_dtype != "fp32" else 4
     width = 1 if run.fp8_primary_weights else BF16_BYTES
@@ -149,6 +154,9 @@ def _data_parallel(run: Run, facts: Facts, stage: Stage) -> float:
     spans = ((stage.dense_parameters, s.dense_shards, dense_span), (stage.expert_parameters, s.edp, expert_span))
     reduce = sum(collectives.ring(facts, n * grad, group, span) for n, group, span in spans)
     gather = sum(collectives.ring(facts, n * width, group, span) for n, group, span in spans)
+    if run.written.fsdp.enabled and run.written.fsdp.sharding in (None, "optim_grads_params"):
+        exposed = max(reduce - e.dp_hidden * stage.backward, 0.0) + max(2 * gather - e.dp_hidden * stage.total, 0.0)
+        return max(run.num_microbatches, 1) * exposed
     if not run.distributed_optimizer:
         reduce, gather = 2 * reduce, 0.0
     hide = e.dp_hidden if o.grad_reduce is not False else 0.0
@@ -160,7 +168,9 @@ def _data_parallel(run: Run, facts: Facts, stage: Stage) -> float:
 def _optimizer(run: Run, facts: Facts, stage: Stage) -> float:
     """Update of the local shard on the GPU, and of the offloaded share on the host, plus the fixed part of a step."""
     s = run.sizes
-    if run.distributed_optimizer:
+    if facts.frozen:
+        return facts.eff.step_overhead_s
+    if run.distributed_optimizer or run.written.fsdp.enabled:
         local = stage.dense_parameters / s.dense_shards + stage.expert_parameters / max(s.edp, 1)
     else:
         local = stage.dense_parameters + stage.expert_parameters

@@ -11,7 +11,7 @@ from moe_long_context.config.resolve import Run
 from moe_long_context.errors import InvalidLayoutError
 from moe_long_context.mesh.partition import Chunk, Partition
 from moe_long_context.speed.efficiency import Efficiency
-from moe_long_context.speed.facts import Facts, assumes_flex, assumes_hierarchical, facts_of
+from moe_long_context.speed.facts import Facts, assumes_flex, assumes_hierarchical, assumes_sequence_parallel, facts_of
 from moe_long_context.speed.schedule import StepTime, step_time_of
 
 TUNED_GRAPHS = frozenset({"attn", "mamba", "moe_router", "moe_preprocess"})
@@ -92,6 +92,8 @@ def notes(run: Run) -> tuple[str, ...]:
         out.append(
             f"dispatcher = hybridep for speed, as performance recipes set it (framework default {run.dispatcher})"
         )
+    if assumes_sequence_parallel(run):
+        out.append("sequence_parallel = True for speed (MoE with TP > 1 trains with it only)")
     if assumes_hierarchical(run):
         out.append(
             "cp_comm_type = a2a+p2p for speed: the framework default p2p would wait for the network (see interval)"

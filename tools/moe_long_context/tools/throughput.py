@@ -11,7 +11,7 @@ from moe_long_context.config.run_config import RunConfig
 from moe_long_context.results import Evidence, Finding, Frozen
 from moe_long_context.speed.bottleneck import bottleneck
 from moe_long_context.speed.efficiency import interval
-from moe_long_context.speed.facts import assumes_flex, facts_of
+from moe_long_context.speed.facts import facts_of
 from moe_long_context.speed.schedule import StepTime, step_time_of
 from moe_long_context.speed.stand_in import Split, notes, split_of, spread
 from moe_long_context.tools._tool import Draft, Options, tool
@@ -125,9 +125,10 @@ def _findings(run: Run, split: Split) -> tuple[Finding, ...]:
 
 
 def _assumptions(run: Run) -> tuple[str, ...]:
-    """The run's defaults, with what speed takes in place of a silent dispatcher."""
-    kept = [a for a in run.assumptions if not (assumes_flex(run) and a.startswith("dispatcher ="))]
-    return (*kept, *notes(run))
+    """The run's defaults, with what speed takes where the configuration is silent in their place."""
+    own = notes(run)
+    taken = {note.split(" = ", 1)[0] for note in own}
+    return (*(a for a in run.assumptions if a.split(" = ", 1)[0] not in taken), *own)
 
 
 @tool("throughput", ThroughputOptions, ThroughputResult)
