@@ -126,7 +126,10 @@ def test_balanced_split_leaves_no_chunk_empty_where_it_can() -> None:
         ({}, {"peft": {"type": "lora"}}),
         ({"fsdp": {"enabled": True}}, {}),
         ({"moe": {"token_imbalance": 1.5}}, {"moe": {"token_imbalance": 1.5, "capacity_factor": 1.2}}),
-        ({"cp": 32, "cp_comm_type": "all_gather"}, {"cp": 32, "cp_comm_type": "p2p"}),
+        (
+            {"seq_length": "256k", "cp": 8, "cp_comm_type": "all_gather"},
+            {"seq_length": "256k", "cp": 8, "cp_comm_type": "p2p"},
+        ),
     ],
 )
 def test_direction(slower: dict[str, Any], faster: dict[str, Any]) -> None:

@@ -155,8 +155,9 @@ def _data_parallel(run: Run, facts: Facts, stage: Stage) -> float:
     reduce = sum(collectives.ring(facts, n * grad, group, span) for n, group, span in spans)
     gather = sum(collectives.ring(facts, n * width, group, span) for n, group, span in spans)
     if run.written.fsdp.enabled and run.written.fsdp.sharding in (None, "optim_grads_params"):
-        exposed = max(reduce - e.dp_hidden * stage.backward, 0.0) + max(2 * gather - e.dp_hidden * stage.total, 0.0)
-        return max(run.num_microbatches, 1) * exposed
+        left = max(reduce - e.dp_hidden * stage.backward, reduce * e.dp_tail)
+        left += max(2 * gather - e.dp_hidden * stage.total, 2 * gather * e.dp_tail)
+        return max(run.num_microbatches, 1) * left
     if not run.distributed_optimizer:
         reduce, gather = 2 * reduce, 0.0
     hide = e.dp_hidden if o.grad_reduce is not False else 0.0
