@@ -16,31 +16,12 @@ from moe_long_context.errors import UnreadableFileError, shorten
 MAX_BYTES = 50 * 1024 * 1024
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 40
-MAX_REPEATED = 1024
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _StrictLoader(_Base):  # type: ignore[misc]
-    """SafeLoader that also refuses aliases (bombs), deep nesting and repeated keys."""
-
-    depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuse what a hand-written configuration never needs."""
-        event = self.peek_event()
-        if isinstance(event, yaml.AliasEvent) and not self.may_repeat(event.anchor):
-            raise yaml.MarkedYAMLError(problem="anchors and aliases are not accepted", problem_mark=_mark(event))
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH}", problem_mark=_mark(event))
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-    def may_repeat(self, anchor: str | None) -> bool:
-        """Whether an alias to this anchor is accepted."""
-        return False
+    """SafeLoader that also refuses repeated keys; aliases and nesting are checked on the events before loading."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         """Refuse a key written twice: which one counts would be a guess."""
@@ -53,19 +34,34 @@ class _StrictLoader(_Base):  # type: ignore[misc]
         return super().construct_mapping(node, deep)
 
 
-class _DumpLoader(_StrictLoader):
-    """Also accepts what PyYAML writes when one flat list stands in two fields; such aliases cannot multiply."""
+def _check_structure(text: str, dump: bool) -> None:
+    """Refuse deep nesting and aliases (bombs), before anything is built; the C loader would not ask on the way.
 
-    def may_repeat(self, anchor: str | None) -> bool:
-        """Only scalars and flat lists of scalars."""
-        node = self.anchors.get(anchor)
-        items = node.value if isinstance(node, yaml.SequenceNode) else []
-        flat = all(isinstance(item, yaml.ScalarNode) for item in items) and len(items) <= MAX_REPEATED
-        return isinstance(node, yaml.ScalarNode | yaml.SequenceNode) and flat
+    In a `dump`, an alias to a scalar or a flat list is what PyYAML writes for one object in two fields; those cannot
+    multiply.
+    """
+    flat: set[str] = set()
+    open_nodes: list[tuple[str | None, bool]] = []
+    for event in yaml.parse(text, Loader=_Base):
+        if isinstance(event, yaml.AliasEvent):
+            if not dump or event.anchor not in flat:
+                raise _refusal("anchors and aliases are not accepted", event)
+            open_nodes = [(anchor, False) for anchor, _ in open_nodes]
+        elif isinstance(event, yaml.ScalarEvent) and event.anchor:
+            flat.add(event.anchor)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_nodes = [(anchor, False) for anchor, _ in open_nodes]
+            open_nodes.append((event.anchor, isinstance(event, yaml.SequenceStartEvent)))
+            if len(open_nodes) > MAX_DEPTH:
+                raise _refusal(f"nested deeper than {MAX_DEPTH}", event)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, is_flat = open_nodes.pop()
+            if anchor and is_flat:
+                flat.add(anchor)
 
 
-def _mark(event: Any) -> Any:
-    return event.start_mark
+def _refusal(problem: str, event: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 def load_text(text: str, name: str = "input", *, dump: bool = False) -> Any:
@@ -84,7 +80,8 @@ def load_text(text: str, name: str = "input", *, dump: bool = False) -> Any:
     except (ValueError, RecursionError):
         pass
     try:
-        return yaml.load(text, Loader=_DumpLoader if dump else _StrictLoader)
+        _check_structure(text, dump)
+        return yaml.load(text, Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
         raise UnreadableFileError(
             f"{name} is not readable YAML or JSON: {shorten(_reason(error))}.",

@@ -48,6 +48,10 @@ PATHS = {
 SILENT = frozenset({"use_mcore_models", "deprecated_use_mcore_models", "group_query_attention", "mock_data", "bf16",
                     "use_flash_attn", "use_rotary_position_embeddings", "transformer_impl",
                     "create_attention_mask_in_dataloader"})  # fmt: skip
+DEFAULTS = {
+    "model.share_embeddings_and_output_weights": True, "model.add_bias_linear": True, "model.activation_func": "gelu",
+    "model.gated_linear_unit": False, "model.normalization": "LayerNorm", "model.layernorm_epsilon": 1e-5,
+}  # fmt: skip
 ACTIVATIONS = {"swiglu": ("silu", True), "squared_relu": ("squared_relu", False), "quick_geglu": ("quick_gelu", True)}
 FLAG = re.compile(r"^--([A-Za-z][\w-]*)(?:=(.*))?$", re.DOTALL)
 
@@ -90,7 +94,7 @@ def read_flags(shell: ShellText) -> RunConfig:
 
 def fields_of(written: dict[str, list[str]], unresolved: list[str]) -> tuple[dict[str, Any], list[str]]:
     """Bridge fields of Megatron-LM flags, and notes on flags that have no place in a run configuration."""
-    fields: dict[str, Any] = {"model.share_embeddings_and_output_weights": True, "model.add_bias_linear": True}
+    fields: dict[str, Any] = dict(DEFAULTS) if "num-layers" in written or "num_layers" in written else {}
     notes: list[str] = []
     unknown: list[str] = []
     for flag, words in written.items():
@@ -105,9 +109,6 @@ def fields_of(written: dict[str, list[str]], unresolved: list[str]) -> tuple[dic
         notes.append("flags that do not change the estimate or are unknown: " + ", ".join(sorted(unknown)))
     if unresolved:
         notes.append("not resolved, nothing was executed: " + ", ".join(unresolved[:20]))
-    if not any(path.startswith("model.num_layers") for path in fields):
-        fields.pop("model.share_embeddings_and_output_weights")
-        fields.pop("model.add_bias_linear")
     return _completed(fields), notes
 
 

@@ -15,6 +15,8 @@ _ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_]\w*)(\+?)=(.*)$", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?[-=]([^${}]*))?\})")
 _WHOLE = re.compile(r"^\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:\[[@*]\])?\})$")
 NOT_VARIABLES = ("mixed_precision", "comm_overlap", "env_vars", "peft")
+_SUBSTITUTION = re.compile(r"\$\([^()\n]*\)")
+NO_BREAK = "\u00a0"
 MAX_WORDS = 20_000
 MAX_EXPANSIONS = 8
 
@@ -49,6 +51,7 @@ def read_shell(text: str) -> ShellText:
 
 
 def _tokens(text: str) -> list[str]:
+    text = _SUBSTITUTION.sub(lambda m: m.group(0).replace(" ", NO_BREAK).replace("(", "{").replace(")", "}"), text)
     lexer = shlex.shlex(text, posix=True, punctuation_chars="();&|<>")
     lexer.whitespace_split = True
     try:
@@ -98,8 +101,8 @@ def _expanded(word: str, variables: dict[str, list[str]], unresolved: dict[str, 
         parts = [part for value in variables[name] for part in _split(value)]
         return [item for part in parts for item in _expanded(part, variables, unresolved, depth + 1)][:MAX_WORDS]
     replaced = _VARIABLE.sub(lambda m: _text(m, variables, unresolved), word)
-    if "$(" in replaced or "`" in replaced:
-        unresolved.setdefault(replaced[:60])
+    if NO_BREAK in replaced or "`" in replaced:
+        unresolved.setdefault(replaced.replace(NO_BREAK, " ")[:60])
     if replaced != word and "$" in replaced:
         return _expanded(replaced, variables, unresolved, depth + 1)
     return _nested(replaced)

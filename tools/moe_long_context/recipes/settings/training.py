@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moe_long_context.config.formats.migrations import migrate
 from moe_long_context.config.formats.precision import MIXED_PRECISION
 from moe_long_context.config.resolve import FP8_PRECISIONS, Run
 from moe_long_context.recipes.environment import bridge_env
@@ -93,8 +94,9 @@ def heaviest_ranks(run: Run) -> list[int]:
 def written_fields(run: Run) -> list[Setting]:
     """Any further Bridge field that the run configuration names; it wins over what was derived."""
     skip = ("cluster.", "moe_long_context.", "env_vars.")
+    current, _ = migrate(dict(run.written.megatron))
     return [
         Setting(path, list(value) if isinstance(value, tuple) else value)
-        for path, value in run.written.megatron.items()
+        for path, value in current.items()
         if not path.startswith(skip)
     ]
