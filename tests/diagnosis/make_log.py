@@ -113,8 +113,8 @@ def nccl_timeout(rank: int = 5, operation: str = "ALLTOALL_BASE") -> str:
     """The watchdog's message."""
     return (
         f"[rank{rank}]:[E1102 10:00:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective "
-        f"operation timeout: WorkNCCL(SeqNum=9041, OpType={operation}, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for "
-        "600014 milliseconds before timing out."
+        f"operation timeout: WorkNCCL(SeqNum=9041, OpType={operation}, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran "
+        "for 600014 milliseconds before timing out."
     )
 
 

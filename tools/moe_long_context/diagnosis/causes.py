@@ -54,10 +54,16 @@ def _refused(case: Case) -> Iterator[Cause]:
     """Rules that the configuration breaks; a run that printed steps was not refused."""
     if case.facts.iteration_count:
         return
-    base = 0.5 if case.died_of_memory else 0.9 if case.facts.failures else 0.8
+    base = 0.35 if _reached_a_step(case) else 0.9 if case.facts.failures else 0.8
     for finding in case.findings:
         if finding.severity == "error":
             yield Cause(f"config_refused:{finding.rule}", base, finding.message)
+
+
+def _reached_a_step(case: Case) -> bool:
+    """Whether the log shows something that only a started run can show."""
+    runtime = {s.id for s in signatures() if not s.only_errors}
+    return case.died_of_memory or bool(runtime & set(case.facts.hits))
 
 
 def _above_peak(case: Case) -> Iterator[Cause]:

@@ -13,7 +13,7 @@ from moe_long_context.config.run_config import RunConfig
 from moe_long_context.diagnosis import remedy_layout  # noqa: F401  (registers its fixes)
 from moe_long_context.diagnosis.case import Case
 from moe_long_context.diagnosis.cause import Cause
-from moe_long_context.diagnosis.checking import error_rules
+from moe_long_context.diagnosis.checking import error_rules, repair_of
 from moe_long_context.diagnosis.remedy import REMEDIES, Change, Remedy
 from moe_long_context.errors import MoeError
 from moe_long_context.memory.capacity import Verdict, peak_interval, verdict
@@ -22,6 +22,7 @@ from moe_long_context.speed import step_time
 from moe_long_context.units import gib
 from moe_long_context.yaml_safe import load_file
 
+REFUSED = "config_refused:"
 MAX_FIXES = 12
 CAUSES_WITH_FIXES = 4
 MIN_CONFIDENCE = 0.3
@@ -81,7 +82,7 @@ def fixes_for(case: Case, causes: list[Cause]) -> list[Fix]:
                 fix = _fix(base, tag, cause.cause)
                 if fix:
                     found[tag] = fix
-        for fix in _as_the_rule_says(case, cause.cause, found):
+        for fix in _as_the_rule_says(base, cause.cause, found):
             found[fix.tag] = fix
     order = {tag: i for i, tag in enumerate(found)}
     ordered = sorted(found.values(), key=lambda f: (_lead(f, causes), order[f.tag]))[:MAX_FIXES]
@@ -119,12 +120,19 @@ def _best_on(base: _Base, config: RunConfig, tag: str) -> Trial | None:
     return next((t for t in trials if t.fits == "yes"), None) or min(trials, key=_by_peak, default=None)
 
 
-def _as_the_rule_says(case: Case, cause: str, found: dict[str, Fix]) -> Iterator[Fix]:
-    """The repair that the broken rule itself names, where no change of a known kind repairs it."""
-    rule = cause.removeprefix("config_refused:")
+def _as_the_rule_says(base: _Base, cause: str, found: dict[str, Fix]) -> Iterator[Fix]:
+    """The repair of the broken rule itself, where no change of a known kind repairs it; else its advice."""
+    rule = cause.removeprefix(REFUSED)
     if rule == cause or any(fix.cause == cause and fix.config for fix in found.values()):
         return
-    for finding in case.findings:
+    change = repair_of(rule, base.run)
+    if change:
+        remedy = Remedy(f"repair:{rule}", "see the rule", lambda run: iter((change,)))
+        fix = _changed(base, remedy, cause)
+        if fix is not None and fix.config:
+            yield fix
+            return
+    for finding in base.case.findings:
         if finding.rule == rule and finding.fix:
             yield Fix(f"fix:{rule}", (f"fix:{rule}",), finding.fix, "see the rule", cause)
             return
@@ -172,11 +180,12 @@ def _fix(base: _Base, tag: str, cause: str) -> Fix | None:
 
 def _changed(base: _Base, found: Remedy, cause: str) -> Fix | None:
     """The mildest change of this kind that fits; else the one that saves most; else the first that is legal."""
-    trials = [t for t in _trials(base, found) if not t.new_errors]
+    repairs = cause.removeprefix(REFUSED) if cause.startswith(REFUSED) else None
+    trials = [t for t in _trials(base, found, repairs) if not t.new_errors]
     grown = base
     while not trials and found.tag in GROWING and grown.run.num_gpus < base.run.num_gpus * MAX_GROWTH:
         grown = _on_more_gpus(grown)
-        trials = [t for t in _trials(grown, found) if not t.new_errors]
+        trials = [t for t in _trials(grown, found, repairs) if not t.new_errors]
     if not trials:
         return _without_model(base, found, cause)
     best = _choose(base, trials)
@@ -254,7 +263,8 @@ def _by_peak(trial: Trial) -> float:
     return trial.peak if trial.peak is not None else float("inf")
 
 
-def _trials(base: _Base, found: Remedy) -> Iterator[Trial]:
+def _trials(base: _Base, found: Remedy, repairs: str | None = None) -> Iterator[Trial]:
+    """Each candidate change, applied. `repairs` is the rule that the change must satisfy afterwards."""
     for change in found.options(base.run):
         try:
             config = base.case.config.replace(**change)
@@ -262,7 +272,7 @@ def _trials(base: _Base, found: Remedy) -> Iterator[Trial]:
         except MoeError:
             continue
         if base.case.knows_model or not _needs_shape(change):
-            yield _estimated(base, config, run, change)
+            yield _estimated(base, config, run, change, repairs)
 
 
 SHAPE_FIELDS = ("pipeline_model_parallel_size", "pipeline_model_parallel_layout")
@@ -273,14 +283,15 @@ def _needs_shape(change: Change) -> bool:
     return any(name in change for name in SHAPE_FIELDS)
 
 
-def _estimated(base: _Base, config: RunConfig, run: Run, change: Change) -> Trial:
-    errors = error_rules(run) - base.errors if base.case.knows_sizes else frozenset()
+def _estimated(base: _Base, config: RunConfig, run: Run, change: Change, repairs: str | None) -> Trial:
+    broken = error_rules(run) if base.case.knows_sizes or repairs else frozenset()
+    errors = broken - (base.errors - {repairs})
     if base.peak is None and not base.case.knows_model:
         return Trial(config, change, None, None, frozenset())
     try:
         worst = estimate(run).peak
     except MoeError as error:
-        still_bad = frozenset({error.code}) if base.peak is not None or base.case.knows_sizes else frozenset()
+        still_bad = frozenset({error.code}) if base.peak is not None or repairs else frozenset()
         return Trial(config, change, None, None, errors | still_bad)
     if not base.case.knows_sizes:
         return Trial(config, change, None, None, errors)

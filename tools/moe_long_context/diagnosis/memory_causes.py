@@ -71,7 +71,8 @@ def _place_causes(case: Case, event: OutOfMemory) -> Iterator[Cause]:
         case place if place in STATE_PLACES:
             yield Cause("model_states", 0.85, where)
         case place if place in ACTIVATION_PLACES:
-            yield Cause("activations", 0.7, where)
+            late = event.iteration is not None and event.iteration >= LATE_STEPS
+            yield Cause("activations", 0.45 if late else 0.7, where)
             if place in ROUTED_PLACES:
                 yield Cause("expert_imbalance", 0.4, f"{where}, whose size follows the tokens that are routed here")
 

@@ -75,7 +75,7 @@ def _yarn(case: Case) -> Iterator[str]:
     arch, told = case.run.arch, "yarn" in case.told.lower()
     written = "model.original_max_position_embeddings" in case.config.megatron
     yarn = case.knows_model and "yarn" in (arch.rope_type, arch.position_embedding_type)
-    overwritten = arch.original_max_position_embeddings == case.run.seq_length
+    overwritten = written and arch.original_max_position_embeddings == case.run.seq_length
     beyond = case.run.seq_length > (arch.max_position_embeddings or case.run.seq_length)
     unknown = arch.original_max_position_embeddings is None and beyond
     if (told and not written) or (yarn and (unknown or overwritten)):

@@ -118,3 +118,11 @@ def _gbs(run: Run) -> Iterator[Change]:
     rounded = max(-(-run.global_batch_size // unit), 1) * unit
     if rounded != run.global_batch_size:
         yield {"global_batch_size": rounded}
+
+
+@remedy("ep_that_divides", "another share of the experts per GPU")
+def _ep_divisor(run: Run) -> Iterator[Change]:
+    experts = run.arch.num_moe_experts or 1
+    legal = [n for n in range(1, experts + 1) if experts % n == 0]
+    for ep in sorted(legal, key=lambda n: (abs(n - run.sizes.ep), n)):
+        yield {"expert_model_parallel_size": ep}

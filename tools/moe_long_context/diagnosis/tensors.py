@@ -12,7 +12,7 @@ from moe_long_context.config.resolve import Run
 from moe_long_context.errors import MoeError
 from moe_long_context.units import GIB, MIB
 
-MATCH_RELATIVE = 0.012
+MATCH_RELATIVE = 0.003
 """Allowed relative difference; PyTorch prints two decimals and rounds a large block up to 2 MiB."""
 MIN_EXPLAINED_BYTES = 16 * MIB
 

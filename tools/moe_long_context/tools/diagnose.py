@@ -105,7 +105,8 @@ def diagnose_failure(config: RunConfig, options: DiagnoseOptions) -> Draft:
 def _fixes(found: Diagnosis) -> tuple[DiagnosedFix, ...]:
     return tuple(
         DiagnosedFix(
-            change=f.change, tag=f.tag, tags=f.tags, for_cause=f.cause, saves_gib=f.saves_gib, speed_ratio=f.speed_ratio,
+            change=f.change, tag=f.tag, tags=f.tags, for_cause=f.cause, saves_gib=f.saves_gib,
+            speed_ratio=f.speed_ratio,
             peak_gib=f.peak_gib,
             fits=f.fits, cost=f.cost, config=f.config,
         )
