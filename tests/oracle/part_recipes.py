@@ -178,7 +178,7 @@ def outcome(check: Callable[[Run], None], run: Run) -> str:
 def record() -> dict[str, Any]:
     """Case id -> outcome of each check, and how many were accepted."""
     cases: dict[str, Any] = {}
-    for name, config in [*recipe_cases.shipped(), *recipe_cases.published(), *recipe_cases.generated()]:
+    for name, config in [*recipe_cases.shipped(), *recipe_cases.options(), *recipe_cases.published(), *recipe_cases.generated()]:
         run = resolve(RunConfig.read(config))
         cases[name] = {label: outcome(check, run) for label, check in CHECKS.items()}
     accepted = Counter(label for case in cases.values() for label, said in case.items() if said == "ok")

@@ -52,6 +52,58 @@ def shipped() -> Iterator[tuple[str, dict[str, Any]]]:
         yield path.stem, read_file(path).written()
 
 
+BASE = {
+    "model": "qwen3-30b-a3b", "gpu": "H100", "num_gpus": 64, "seq_length": "32k", "tp": 2, "cp": 4, "pp": 2, "ep": 8,
+    "etp": 1, "sp": True, "gbs": 64, "dispatcher": "alltoall",
+}  # fmt: skip
+DSV3 = {
+    "model": "deepseek-v3", "gpu": "H100", "num_gpus": 256, "seq_length": "32k", "cp": 4, "pp": 8, "ep": 32,
+    "gbs": 256, "dispatcher": "alltoall", "layout": "Ettttttt|(tttttttt|)*6ttttttmL",
+}  # fmt: skip
+SMALL_STATES = {"precision_aware": True, "grad_dtype": "bf16", "moment_dtype": "bf16", "master_dtype": "fp16"}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fsdp": {"pp": 1, "fsdp": {"enabled": True, "sharding": "optim_grads_params"}},
+    "te-graphs": {"cuda_graph": {"impl": "transformer_engine", "modules": ["attn", "moe_router", "moe_preprocess"]}},
+    "full-iteration-graph": {"pp": 1, "cuda_graph": {"impl": "full_iteration"}},
+    "older-graph-scope": {"pp": 1, "cuda_graph_scope": ["full_iteration"], "cuda_graph_impl": "local"},
+    "ep-overlap": {"vpp": 2, "overlap": {"ep_a2a": True, "delay_wgrad": True}},
+    "tp-overlap": {"overlap": {"tp_comm": True}},
+    "p2p-overlap": {"vpp": 4, "overlap": {"p2p": True}},
+    "no-overlap": {"overlap": {"grad_reduce": False, "param_gather": False}},
+    "activation-offload": {"activation_offload": {"modules": ["core_attn", "attn_proj"]}},
+    "capacity": {"moe": {"capacity_factor": 1.25, "pad_to_capacity": True}},
+    "hierarchical-cp": {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": [2, 2]},
+    "a2a-cp": {"tp": 1, "sp": False, "cp_comm_type": "a2a"},
+    "per-layer-cp": {"cp_comm_type": ["p2p"] * 24 + ["all_gather"] * 24},
+    "packed": {"data": {"packed": True}},
+    "sgd": {"optimizer": {"type": "sgd"}},
+    "plain-optimizer": {"optimizer": {"distributed": False}},
+    "bf16-states": {"optimizer": SMALL_STATES},
+    "half-offload": {"optimizer": {"cpu_offload_fraction": 0.5, "precision_aware": True}},
+    "flash": {"attention_backend": "flash"},
+    "unfused": {"attention_backend": "unfused"},
+    "eager-loss": {"loss": "eager"},
+    "padded-vocab": {"vocab": {"should_pad": True, "divisible_by": 128}},
+    "cut-model": {"num_layers": 8},
+    "uneven-stages": {"num_layers_in_first_pipeline_stage": 23, "num_layers_in_last_pipeline_stage": 25},
+    "listed-layout": {"layout": [["embedding", *["decoder"] * 24], [*["decoder"] * 24, "loss"]]},
+    "dora": {"peft": {"type": "dora", "rank": 8, "target_modules": ["linear_qkv", "linear_proj"]}},
+    "deepep-older": {"dispatcher": None, "megatron": {"model.moe_enable_deepep": True}},
+    "padding-older": {"precision": "fp8_blockwise", "megatron": {"model.moe_router_padding_for_fp8": True}},
+    "free-fields": {"megatron": {"train.train_iters": 50, "model.moe_permute_fusion": True, "optimizer.lr": 1e-4,
+                                 "scheduler.lr_warmup_iters": 5, "ddp.bucket_size": 1000, "rng.seed": 7}},
+    "fp8-weights": {"precision": "fp8_tensorwise", "megatron": {"mixed_precision.fp8_param_gather": False}},
+}  # fmt: skip
+
+
+def options() -> Iterator[tuple[str, dict[str, Any]]]:
+    """(id, configuration) with each option in turn."""
+    for name, change in OPTIONS.items():
+        yield f"option-{name}", {key: value for key, value in {**BASE, **change}.items() if value is not None}
+    yield "option-no-mtp", {**DSV3, "mtp": 0, "layout": "Ettttttt|(tttttttt|)*6ttttttL"}
+    yield "option-mtp-2", {**DSV3, "mtp": 2, "layout": "Ettttttt|(tttttttt|)*6ttttttmmL"}
+
+
 def generated() -> Iterator[tuple[str, dict[str, Any]]]:
     """(id, configuration) over catalog models, lengths and GPUs, with every option in turn."""
     recompute, optimizer, peft = cycle(RECOMPUTE), cycle(OPTIMIZERS), cycle(PEFT)

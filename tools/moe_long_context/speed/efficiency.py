@@ -40,6 +40,7 @@ class Efficiency(NamedTuple):
     ep_overlap_launches: float
     dp_hidden: float
     dp_tail: float
+    dsa_unfused: float
     step_overhead_s: float
     cpu_adam_gparams_s: float
 

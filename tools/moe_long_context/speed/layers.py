@@ -36,10 +36,11 @@ class LayerTime(NamedTuple):
         return self.compute + self.recompute + self.tp + self.ep + self.cp + self.launch
 
 
-def _norms(facts: Facts) -> Times:
-    """Both norms with their residual additions: passes over [tokens, hidden] in BF16, forward and backward."""
-    unit = memory(facts, facts.tokens_sp * facts.arch.hidden_size * BF16_BYTES)
-    return Times(2 * traffic().norm_forward * unit, 2 * traffic().norm_backward * unit)
+def _norms(facts: Facts, kind: LayerKind) -> Times:
+    """A norm and a residual addition before each half of the layer: passes over [tokens, hidden] in BF16."""
+    halves = (kind.attention != "none") + (kind.ffn != "none")
+    unit = halves * memory(facts, facts.tokens_sp * facts.arch.hidden_size * BF16_BYTES)
+    return Times(traffic().norm_forward * unit, traffic().norm_backward * unit)
 
 
 def _replayed_launches(facts: Facts, kind: LayerKind, part: Part) -> float:
@@ -67,7 +68,7 @@ def layer_time(facts: Facts, kind: LayerKind) -> LayerTime:
         part = part.plus(moe_part(facts))
     elif kind.ffn == "dense":
         part = part.plus(dense_part(facts))
-    norms, e = _norms(facts), facts.eff
+    norms, e = _norms(facts, kind), facts.eff
     forward, backward = part.forward + norms.forward, part.backward + norms.backward
     replay, replay_ep = part.replay, part.replay_ep
     if "layernorm" in facts.recompute:

@@ -70,6 +70,8 @@ def spread(run: Run, step: StepTime, split: Partition, eff: Efficiency | None = 
     if assumes_hierarchical(run):
         plain = plain._replace(cp_comm="p2p", cp_inner=1)
     slow = step_time_of(run, plain, split).step_time_s
+    if run.arch.experimental_attention_variant == "dsa":
+        slow *= facts.eff.dsa_unfused
     fast = step_time_of(run, _tuned(run, facts), split).step_time_s
     return min(1.0, center / slow), max(1.0, center / fast)
 
@@ -103,6 +105,8 @@ def notes(run: Run) -> tuple[str, ...]:
         out.append("cuda_graph.impl = none (framework default)")
     if c.overlap.ep_a2a is None and run.sizes.ep > 1:
         out.append("overlap.ep_a2a = False (framework default)")
+    if run.arch.experimental_attention_variant == "dsa":
+        out.append("sparse attention as one fused kernel (Megatron-Core's own path gathers keys and is times slower)")
     if run.arch.is_moe and c.moe.token_imbalance == 1.0:
         out.append("moe.token_imbalance = 1.0 (balanced routing)")
     return tuple(out)
