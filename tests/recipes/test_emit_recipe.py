@@ -41,6 +41,14 @@ def test_older_spellings_are_emitted_in_the_current_one_and_listed() -> None:
     assert "model.moe_router_padding_for_quantization" in fields and "model.moe_router_padding_for_fp8" not in fields
 
 
+def test_the_older_graph_scope_is_listed_wherever_it_was_written() -> None:
+    """`cuda_graph_scope` became `cuda_graph_modules` in Megatron-Core 0.18."""
+    graph = {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ["attn"]}
+    answer = emit_recipe({**RUN, **graph}, allow_errors=True).raise_for_error()
+    assert answer.result and [m.written for m in answer.result.migrations] == ["cuda_graph_scope"]
+    assert {o.field: o.value for o in answer.result.overrides}["model.cuda_graph_modules"] == ["attn"]
+
+
 def test_files_are_written_where_asked_and_never_over_others(tmp_path: Path) -> None:
     """A second run needs --force."""
     first = emit_recipe(RUN, output=str(tmp_path / "out")).raise_for_error()

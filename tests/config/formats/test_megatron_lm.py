@@ -104,3 +104,23 @@ def test_a_python_recipe_is_refused_with_the_way_out() -> None:
     """Reading it would mean running it."""
     with pytest.raises(BadValueError, match="run_config"):
         read_document("import os\n\ndef build_config():\n    pass\n", "recipe.py")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(f'A{i}="{f"$A{i + 1} " * 100}"' for i in range(9)) + "\nrun --x $A0",
+        "A=" + "x" * 20000 + "\nrun --y " + "$A" * 100,
+        "run model.a=[" + "1," * 40000 + "]",
+    ],
+    ids=["nested", "long", "list"],
+)
+def test_scripts_that_explode_are_refused(text: str) -> None:
+    """Expansion and value lengths have a budget."""
+    with pytest.raises(BadValueError):
+        read_document(text, "x")
+
+
+def test_blank_lines_do_not_slow_the_recognition_down() -> None:
+    """Fifty thousand blank lines before the first key; a backtracking pattern would never finish."""
+    assert read_document("\n" * 50_000 + "model: deepseek-v3\n", "x").model == "deepseek-v3"

@@ -19,6 +19,10 @@ ALIASES: dict[str, str] = {
     "mtp": "mtp_num_layers", "world_size": "num_gpus",
 }  # fmt: skip
 
+OLDER: dict[str, str] = {
+    "cuda_graph_scope": "read cuda_graph_scope as cuda_graph_modules (renamed in Megatron-Core 0.18)",
+}
+
 SECTIONS = (
     "recompute", "optimizer", "activation_offload", "cuda_graph", "overlap", "data", "moe", "vocab", "peft", "fsdp",
     "versions",
@@ -71,13 +75,18 @@ def canonical(source: dict[str, Any], *, keep_none: bool = False) -> dict[str, A
     out: dict[str, Any] = {}
     spelled: dict[str, str] = {}
     conflicts: list[str] = []
+    notes: list[str] = []
     for raw, value in source.items():
         for path, item in _expand(raw, value):
             if path in spelled and _get(out, path) != item:
                 conflicts.append(f"{spelled[path]}={shorten(_get(out, path))} and {raw}={shorten(item)}")
             spelled[path] = str(raw)
+            bare = str(raw).strip().replace("-", "_").rpartition(".")[2]
+            notes += [OLDER[bare]] if bare in OLDER else []
             if item is not None or keep_none:
                 _put(out, path, item)
+    if notes:
+        out["reader_notes"] = (*out.get("reader_notes", ()), *notes)
     if conflicts:
         out["spelling_conflicts"] = (*out.get("spelling_conflicts", ()), *conflicts)
     return out

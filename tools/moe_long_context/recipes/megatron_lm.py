@@ -35,6 +35,7 @@ ACTIVATION_FLAGS = {
     ("quick_gelu", True): "quick-geglu",
 }
 CORE_YARN = Setting("model.original_max_position_embeddings", 4096)
+LAYOUT_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 LEARNING_RATE = "3.0e-5"
 TRAIN_ITERS = 1000
 SAVE_INTERVAL = 500
@@ -91,6 +92,8 @@ def _by_destination() -> dict[str, dict[str, tuple[str, str]]]:
 def _words(dest: str, value: Any) -> list[str]:
     if dest == "moe_layer_freq" and isinstance(value, list | tuple):
         return [layer_freq_text(value)]
+    if dest == "pipeline_model_parallel_layout" and isinstance(value, list):
+        return ["|".join("".join(LAYOUT_LETTERS[layer] for layer in stage) for stage in value)]
     if dest == "window_size":
         return [",".join(str(item) for item in value)]
     if dest == "rotary_base":

@@ -11,8 +11,10 @@ from moe_long_context.config.resolve import Run, resolve
 from moe_long_context.config.run_config import RunConfig
 from moe_long_context.errors import InvalidLayoutError
 from moe_long_context.recipes.emitted import Emitted, write_files
+from moe_long_context.recipes.releases import NEWEST
 from moe_long_context.recipes.writers import WRITERS, smoke
 from moe_long_context.results import Evidence, Finding, Frozen
+from moe_long_context.rules import check
 from moe_long_context.tools._tool import Draft, Options, tool
 
 Format = Literal["bridge-python", "bridge-overrides", "megatron-lm", "slurm", "nemo-run", "verl", "slime"]
@@ -73,7 +75,7 @@ def emit_recipe(config: RunConfig, options: RecipeOptions) -> Draft:
     return Draft(
         result=_result(run, emitted, options.format, written),
         findings=findings,
-        assumptions=(*run.assumptions, *emitted.notes),
+        assumptions=(*run.assumptions, *emitted.notes, *_target(run)),
         evidence=(Evidence(what="accepted field names", basis="exact", source="Megatron Bridge 0.6.2 config classes"),),
     )
 
@@ -89,16 +91,21 @@ def _result(run: Run, emitted: Emitted, name: str, written: list[str]) -> Recipe
     )
 
 
+def _target(run: Run) -> tuple[str, ...]:
+    """A note where another release was asked for than the one that is written."""
+    wanted = run.written.versions.megatron_bridge
+    if wanted in (None, NEWEST):
+        return ()
+    return (f"emitted in the spelling of Megatron Bridge {NEWEST}, not {wanted}: names of other releases may differ",)
+
+
 def _checked(run: Run, allow_errors: bool) -> tuple[Finding, ...]:
     """Findings of the rules on the run.
 
     Raises:
         InvalidLayoutError: a finding of severity error, unless errors are allowed.
     """
-    from moe_long_context import rules
-
-    check = getattr(rules, "check", None)
-    findings = tuple(check(run)) if check else ()
+    findings = tuple(check(run))
     errors = [f for f in findings if f.severity == "error"]
     if errors and not allow_errors:
         raise InvalidLayoutError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from moe_long_context.catalog.architecture import Architecture
-from moe_long_context.config.formats.migrations import migrate
+from moe_long_context.config.formats.migrations import migrate, migration_note
 from moe_long_context.config.formats.model_identity import identify
 from moe_long_context.config.formats.precision import read_precision
 from moe_long_context.config.framework_fields import by_path
@@ -70,7 +70,7 @@ def run_from_fields(written: dict[str, Any], model: Any = None) -> RunConfig:
         InputError: values that cannot be a run.
     """
     fields, done = migrate(written)
-    notes = [f"read {m.written} as {m.emitted} ({m.why})" for m in done]
+    notes = [migration_note(m) for m in done]
     out: dict[str, Any] = {}
     shape = _take_shape(fields)
     out.update(identify(shape, model or fields.pop("model.hf_model_id", None), notes))

@@ -14,15 +14,16 @@ from moe_long_context.config.run_config import RunConfig
 from moe_long_context.errors import BadValueError, MoeError
 from moe_long_context.yaml_safe import load_text
 
+_PROGRAM = re.compile(r"^(from|import) [\w.]+|^def \w+\(", re.MULTILINE)
+_SHORT_FORM = re.compile(r"^(?:[ \t\r]*(?:#[^!\n][^\n]*|#|---)?\n)*[ \t]*(?:[{]|[A-Za-z_][\w.-]*[ \t]*:(?:\s|$))")
 _SCRIPT = re.compile(
-    r"^#!|^\s*--[a-zA-Z]|pretrain_\w+\.py|run_recipe\.py|torchrun|^\s*(export\s+)?[A-Z_]+=|actor_rollout_ref\.\w",
+    r"^#!|^[ \t]*--[a-zA-Z]|pretrain_\w+\.py|run_recipe\.py|torchrun|^[ \t]*(?:export[ \t]+)?[A-Z_]+="
+    r"|actor_rollout_ref\.\w",
     re.MULTILINE,
 )
-_PROGRAM = re.compile(r"^(from|import) [\w.]+|^def \w+\(", re.MULTILINE)
-_SHORT_FORM = re.compile(r"^(\s*(#[^!\n][^\n]*|#|---)?\n)*\s*([{]|[A-Za-z_][\w.-]*\s*:(\s|$))")
-_OVERRIDES = re.compile(r"^\s*['\"]?[+~]{0,2}[a-z_]+\.[a-z_.0-9]+=", re.MULTILINE)
-_DUMP = re.compile(r"^\s*_target_:", re.MULTILINE)
-_BLOCK = re.compile(r"^\s*actor_rollout_ref:", re.MULTILINE)
+_OVERRIDES = re.compile(r"^[ \t]*['\"]?[+~]{0,2}[a-z_]+\.[a-z_.0-9]+=", re.MULTILINE)
+_DUMP = re.compile(r"^[ \t]*_target_:", re.MULTILINE)
+_BLOCK = re.compile(r"^[ \t]*actor_rollout_ref:", re.MULTILINE)
 
 
 def read_known_form(text: str, name: str) -> RunConfig | None:

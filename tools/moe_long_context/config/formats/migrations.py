@@ -5,6 +5,7 @@ Sources: Megatron-Core 0.14 to 0.19.2 transformer_config.py, where the older nam
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 from moe_long_context.config.run_config import RunConfig
@@ -78,9 +79,18 @@ def _full_iteration(fields: dict[str, Any], done: list[Migration]) -> tuple[dict
     return fields, done
 
 
+_NOTE = re.compile(r"^read (.{1,400}) as (.{1,400}) \((.{1,200})\)$")
+
+
+def migration_note(migration: Migration) -> str:
+    """How a reader remembers what it renamed; `written_migrations` finds it again."""
+    return f"read {migration.written} as {migration.emitted} ({migration.why})"
+
+
 def written_migrations(config: RunConfig) -> list[Migration]:
     """Older spellings that stand in a run configuration's `megatron` fields and graph modules."""
     fields = dict(config.megatron)
     if config.cuda_graph.modules:
         fields["model.cuda_graph_modules"] = list(config.cuda_graph.modules)
-    return migrate(fields)[1]
+    noted = [Migration(*match.groups()) for note in config.reader_notes if (match := _NOTE.match(note))]
+    return [*noted, *migrate(fields)[1]]

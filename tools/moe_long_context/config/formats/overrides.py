@@ -24,7 +24,7 @@ SHORT_FLAGS = {
 LONG_FLAGS = {"--seq_length": "dataset.seq_length", "--micro_batch_size": "train.micro_batch_size",
               "--global_batch_size": "train.global_batch_size", "--max_steps": "train.train_iters"}  # fmt: skip
 WORDS = {"null": None, "none": None, "true": True, "false": False}
-MAX_DEPTH = 12
+MAX_DEPTH, MAX_VALUE = 12, 1 << 15
 
 
 def read_overrides(shell: ShellText) -> RunConfig:
@@ -78,6 +78,8 @@ def parse_value(text: str) -> Any:
     Raises:
         BadValueError: brackets or quotes that do not close.
     """
+    if len(text) > MAX_VALUE:
+        raise BadValueError(f"An override value has {len(text)} characters; at most {MAX_VALUE} are read.")
     value, rest = _value(text.strip(), 0)
     if rest.strip():
         return text

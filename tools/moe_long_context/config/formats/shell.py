@@ -17,7 +17,7 @@ _WHOLE = re.compile(r"^\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:\[[@*]\])?\})$")
 NOT_VARIABLES = ("mixed_precision", "comm_overlap", "env_vars", "peft")
 _SUBSTITUTION = re.compile(r"\$\([^()\n]*\)")
 NO_BREAK = "\u00a0"
-MAX_WORDS = 20_000
+MAX_WORDS, MAX_WORD, MAX_VALUE = 20_000, 1 << 18, 1 << 14
 MAX_EXPANSIONS = 8
 
 
@@ -37,17 +37,52 @@ def read_shell(text: str) -> ShellText:
     """
     tokens = _tokens(text.replace("\\\r\n", " ").replace("\\\n", " "))
     words, variables = _assignments(tokens)
-    unresolved: dict[str, None] = {}
-    out: list[str] = []
+    expansion = _Expansion(variables)
     for word in words:
-        if word in ("$@", "$*"):
-            continue
-        out += _expanded(word, variables, unresolved, 0)
-        if len(out) > MAX_WORDS:
+        if word not in ("$@", "$*"):
+            expansion.add(word, 0)
+    return ShellText(expansion.words, variables, list(expansion.unresolved))
+
+
+class _Expansion:
+    """Words with their variables replaced, within a fixed budget."""
+
+    def __init__(self, variables: dict[str, list[str]]) -> None:
+        self.variables = variables
+        self.words: list[str] = []
+        self.unresolved: dict[str, None] = {}
+
+    def add(self, word: str, depth: int) -> None:
+        """One written word as the words it stands for."""
+        if len(self.words) >= MAX_WORDS or len(word) > MAX_WORD:
             raise BadValueError(
                 f"The script expands to more than {MAX_WORDS} words.", fix="pass the command line alone"
             )
-    return ShellText(out, variables, list(unresolved))
+        whole = _WHOLE.match(word) if depth <= MAX_EXPANSIONS else None
+        name = (whole.group(1) or whole.group(2)) if whole else None
+        if name and name in self.variables:
+            for value in self.variables[name]:
+                for part in _split(value):
+                    self.add(part, depth + 1)
+            return
+        replaced = _VARIABLE.sub(self._text, word)
+        if len(replaced) > MAX_WORD:
+            raise BadValueError(f"A word of the script has more than {MAX_WORD} characters.", given=word[:60])
+        if NO_BREAK in replaced or "`" in replaced:
+            self.unresolved.setdefault(replaced.replace(NO_BREAK, " ")[:60])
+        if replaced != word and "$" in replaced and depth <= MAX_EXPANSIONS:
+            self.add(replaced, depth + 1)
+        else:
+            self.words += _nested(replaced)
+
+    def _text(self, match: re.Match[str]) -> str:
+        name, default = match.group(1) or match.group(2), match.group(3)
+        if name in self.variables:
+            return " ".join(self.variables[name])[:MAX_VALUE]
+        if default is not None:
+            return default
+        self.unresolved.setdefault(f"${name}")
+        return match.group(0)
 
 
 def _tokens(text: str) -> list[str]:
@@ -89,33 +124,6 @@ def _array(tokens: list[str], index: int) -> tuple[list[str], int]:
         items.append(tokens[index])
         index += 1
     return items, index + 1
-
-
-def _expanded(word: str, variables: dict[str, list[str]], unresolved: dict[str, None], depth: int) -> list[str]:
-    """One written word as the words it stands for."""
-    if depth > MAX_EXPANSIONS:
-        return [word]
-    whole = _WHOLE.match(word)
-    name = (whole.group(1) or whole.group(2)) if whole else None
-    if name and name in variables:
-        parts = [part for value in variables[name] for part in _split(value)]
-        return [item for part in parts for item in _expanded(part, variables, unresolved, depth + 1)][:MAX_WORDS]
-    replaced = _VARIABLE.sub(lambda m: _text(m, variables, unresolved), word)
-    if NO_BREAK in replaced or "`" in replaced:
-        unresolved.setdefault(replaced.replace(NO_BREAK, " ")[:60])
-    if replaced != word and "$" in replaced:
-        return _expanded(replaced, variables, unresolved, depth + 1)
-    return _nested(replaced)
-
-
-def _text(match: re.Match[str], variables: dict[str, list[str]], unresolved: dict[str, None]) -> str:
-    name, default = match.group(1) or match.group(2), match.group(3)
-    if name in variables:
-        return " ".join(variables[name])[:65536]
-    if default is not None:
-        return default
-    unresolved.setdefault(f"${name}")
-    return match.group(0)
 
 
 def _nested(word: str) -> list[str]:

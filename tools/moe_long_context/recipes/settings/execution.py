@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moe_long_context.config.formats.migrations import migrate
 from moe_long_context.config.resolve import FLEX, Run
 from moe_long_context.recipes.settings.setting import Setting
 
@@ -40,16 +41,24 @@ def recompute(run: Run) -> list[Setting]:
     ]
 
 
+def graphs(run: Run) -> tuple[str, list[str]]:
+    """CUDA graph implementation and modules in the current spelling."""
+    graph = run.written.cuda_graph
+    fields, _ = migrate({"model.cuda_graph_impl": graph.impl, "model.cuda_graph_modules": list(graph.modules)})
+    return fields["model.cuda_graph_impl"], fields["model.cuda_graph_modules"]
+
+
 def kernels(run: Run) -> list[Setting]:
     """CUDA graphs, attention backend, loss kernel and vocabulary padding."""
-    graph, vocab = run.written.cuda_graph, run.written.vocab
+    vocab = run.written.vocab
+    impl, modules = graphs(run)
     fused = run.loss != "eager"
     out = [
-        Setting("model.cuda_graph_impl", graph.impl),
-        Setting("model.cuda_graph_modules", list(graph.modules)),
+        Setting("model.cuda_graph_impl", impl),
+        Setting("model.cuda_graph_modules", modules),
         Setting("model.cuda_graph_scope", None, "the older spelling, cleared"),
-        Setting("model.use_te_rng_tracker", graph.impl != "none", "CUDA graphs need it"),
-        Setting("rng.te_rng_tracker", graph.impl != "none"),
+        Setting("model.use_te_rng_tracker", impl != "none", "CUDA graphs need it"),
+        Setting("rng.te_rng_tracker", impl != "none"),
         Setting("model.cross_entropy_loss_fusion", fused),
         Setting("model.cross_entropy_fusion_impl", run.cross_entropy_fusion_impl if fused else "native"),
         Setting("model.should_pad_vocab", bool(vocab.should_pad)),
@@ -58,7 +67,7 @@ def kernels(run: Run) -> list[Setting]:
         out.append(Setting("model.attention_backend", run.written.attention_backend))
     if vocab.divisible_by:
         out.append(Setting("model.make_vocab_size_divisible_by", vocab.divisible_by))
-    if graph.impl == "full_iteration":
+    if impl == "full_iteration":
         out.append(Setting("rerun_state_machine.check_for_nan_in_loss", False, "full-iteration graphs refuse it"))
     return out
 
