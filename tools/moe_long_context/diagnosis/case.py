@@ -13,6 +13,7 @@ from moe_long_context.diagnosis.events import LogFacts, OutOfMemory
 from moe_long_context.diagnosis.snapshot import SnapshotFacts
 from moe_long_context.errors import MoeError
 from moe_long_context.memory.estimate import MemoryEstimate, estimate
+from moe_long_context.mesh.sizes import coordinates
 from moe_long_context.results import Finding
 
 SIZE_FIELDS = {
@@ -59,6 +60,14 @@ class Case:
         """Whether a device allocation failed, or a person says so."""
         told = re.search(r"\boom\b|out of (?:gpu |cuda |device )?memory", self.told, re.I)
         return bool(self.facts.ooms) or (bool(told) and "host-oom-killer" not in self.facts.hits)
+
+    def stage_of(self, rank: str | None) -> int | None:
+        """The pipeline stage of a global rank in Megatron's default order; None where it cannot be told."""
+        if rank is None or not rank.isdigit() or not self.knows_sizes or "num_gpus" in self.run.missing:
+            return None
+        number = int(rank)
+        legal = number < self.run.num_gpus and self.run.sizes.fits_attention
+        return coordinates(number, self.run.sizes)["pp"] if legal else None
 
     @property
     def one_gpu(self) -> bool:

@@ -85,7 +85,7 @@ def fixes_for(case: Case, causes: list[Cause]) -> list[Fix]:
         for fix in _as_the_rule_says(base, cause.cause, found):
             found[fix.tag] = fix
     order = {tag: i for i, tag in enumerate(found)}
-    ordered = sorted(found.values(), key=lambda f: (_lead(f, causes), order[f.tag]))[:MAX_FIXES]
+    ordered = sorted(found.values(), key=lambda f: (*_lead(f, causes), order[f.tag]))[:MAX_FIXES]
     return [*ordered, *_together(base, ordered)]
 
 
@@ -138,15 +138,20 @@ def _as_the_rule_says(base: _Base, cause: str, found: dict[str, Fix]) -> Iterato
             return
 
 
-def _lead(fix: Fix, causes: list[Cause]) -> int:
-    """Fixes of the first cause lead; of memory fixes those that fit, then those that help, then the rest."""
+def _lead(fix: Fix, causes: list[Cause]) -> tuple[int, float]:
+    """Fixes of the first cause lead; of memory fixes those that fit, the least slow first, then those that help."""
     rank = 0 if fix.cause == causes[0].cause else 4
     if fix.cause not in MEMORY_CAUSES or fix.saves_gib is None:
-        return rank
-    return rank + (3 if fix.saves_gib < NOTHING_GIB else {"yes": 0, "tight": 1}.get(fix.fits or "", 2))
+        return rank, 0.0
+    if fix.saves_gib < NOTHING_GIB:
+        return rank + 3, 0.0
+    slowdown = 0.0 if fix.speed_ratio is None else -round(fix.speed_ratio / SAME_SPEED) * SAME_SPEED
+    return rank + {"yes": 0, "tight": 1}.get(fix.fits or "", 2), slowdown if fix.fits == "yes" else 0.0
 
 
 NOTHING_GIB = 0.05
+SAME_SPEED = 0.05
+"""Modelled speeds within 5 % count as equal; the order of the table decides."""
 NOT_WORTH_IT = 0.985
 """A change that lowers the peak by less than 1.5 % is left out of a combination."""
 
@@ -265,7 +270,7 @@ def _by_peak(trial: Trial) -> float:
 
 def _trials(base: _Base, found: Remedy, repairs: str | None = None) -> Iterator[Trial]:
     """Each candidate change, applied. `repairs` is the rule that the change must satisfy afterwards."""
-    for change in found.options(base.run):
+    for change in _changes(found, base.run):
         try:
             config = base.case.config.replace(**change)
             run = resolve(config, partial=True)
@@ -273,6 +278,14 @@ def _trials(base: _Base, found: Remedy, repairs: str | None = None) -> Iterator[
             continue
         if base.case.knows_model or not _needs_shape(change):
             yield _estimated(base, config, run, change, repairs)
+
+
+def _changes(found: Remedy, run: Run) -> Iterator[Change]:
+    """The candidate changes; a run too broken to derive them from has none."""
+    try:
+        yield from found.options(run)
+    except MoeError:
+        return
 
 
 SHAPE_FIELDS = ("pipeline_model_parallel_size", "pipeline_model_parallel_layout")

@@ -30,6 +30,8 @@ POOLS_SHARE = 0.08
 OUTSIDE_USUAL_BYTES = 4 * GIB
 """CUDA context, NCCL and DeepEP of a healthy job stay below this."""
 OTHERS_BYTES = 1 * GIB
+UNEVEN = 1.25
+"""Ratio of stage peaks from which moving layers is worth proposing."""
 WORTH_A_SHARE = 0.10
 STATES_WORTH_A_SHARE = 0.4
 """Share of the device from which sharding weights, gradients and optimizer further is worth proposing."""
@@ -46,6 +48,7 @@ def memory_causes(case: Case) -> Iterator[Cause]:
         yield from _place_causes(case, event)
         yield from _size_causes(case, event)
         yield from _holding_causes(case, event)
+        yield from _stage_causes(case, event)
     if case.died_of_memory:
         yield from _estimate_causes(case)
         yield from _time_causes(case, event)
@@ -124,6 +127,23 @@ def _holding_causes(case: Case, event: OutOfMemory) -> Iterator[Cause]:
     if event.capacity and known and event.capacity < 0.9 * case.run.gpu.memory_bytes:
         text = f"the device has {gib(event.capacity):.1f} GiB, a {case.run.gpu.id} has {case.run.gpu.memory_gib:.1f}"
         yield Cause("wrong_gpu", 0.6, text)
+
+
+def _stage_causes(case: Case, event: OutOfMemory) -> Iterator[Cause]:
+    """The stage of the rank that failed, against the others."""
+    stage = case.stage_of(event.rank)
+    if case.memory is None or stage is None or len(case.memory.stages) == 1:
+        return
+    peaks = [each.peak_bytes for each in case.memory.stages]
+    text = f"rank {event.rank} is on pipeline stage {stage}, estimated at {gib(peaks[stage]):.1f} GiB"
+    if peaks[stage] == max(peaks) and max(peaks) > UNEVEN * min(peaks):
+        yield Cause("uneven_pipeline_stages", 0.5, f"{text}; the lightest stage needs {gib(min(peaks)):.1f} GiB")
+    elif peaks[stage] < max(peaks) / UNEVEN:
+        fullest = peaks.index(max(peaks))
+        more = (
+            f"the fullest should be stage {fullest} with {gib(max(peaks)):.1f} GiB: check the rank order and the layout"
+        )
+        yield Cause("unexpected_stage", 0.4, f"{text}; {more}")
 
 
 def _snapshot_causes(case: Case) -> Iterator[Cause]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from moe_long_context.config.resolve import Run
 from moe_long_context.diagnosis.remedy import Change, _clear_layout, even_layout, remedy
+from moe_long_context.memory.estimate import estimate
 from moe_long_context.units import MIB
 
 
@@ -126,3 +127,21 @@ def _ep_divisor(run: Run) -> Iterator[Change]:
     legal = [n for n in range(1, experts + 1) if experts % n == 0]
     for ep in sorted(legal, key=lambda n: (abs(n - run.sizes.ep), n)):
         yield {"expert_model_parallel_size": ep}
+
+
+@remedy("rebalance_pipeline", "a slightly longer step when the lighter stages become the slowest")
+def _rebalance(run: Run) -> Iterator[Change]:
+    """Layers move from the fullest stage to the emptiest, one at a time; without virtual stages."""
+    if run.sizes.pp < 2 or run.sizes.vpp > 1:
+        return
+    peaks = [stage.peak_bytes for stage in estimate(run).stages]
+    counts = [chunk.layers for chunk in run.partition.chunks]
+    full, light = peaks.index(max(peaks)), peaks.index(min(peaks))
+    for moved in range(1, min(4, counts[full])):
+        stages = list(counts)
+        stages[full] -= moved
+        stages[light] += moved
+        letters = [f"t*{n}" if n > 1 else "t" * n for n in stages]
+        letters[0] = "E" + letters[0]
+        letters[-1] += "m" * run.mtp + "L"
+        yield _clear_layout(run, run.sizes.pp) | {"pipeline_model_parallel_layout": "|".join(letters)}

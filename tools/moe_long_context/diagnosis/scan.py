@@ -26,8 +26,9 @@ ARGUMENTS_WITHIN = 16 << 20
 CONTEXT_LINES = 1500
 SHORT_BYTES = 16_384
 """A log up to this size may also be a symptom told in words."""
-GENERAL = (b"rror", b" iteration ", b"memory", b"imeout", b"ssert", b"xception:", b"Step Time : ",
-           b"using world size")  # fmt: skip
+GENERAL = (b"Error:", b"Exception:", b"sertion", b"out of memory", b"OutOfMemory", b" iteration ", b" memory (",
+           b"heoretical memory", b"Step Time : ", b"using world size")  # fmt: skip
+"""Texts that are always looked for. Each is rare enough that a flood of other lines cannot crowd it out."""
 _PREFIX = re.compile(
     r"^\s*(?:\(\w{1,40} pid=(?P<ray>\d{1,9})[^)]{0,80}\)\s*|\[(?:default|rank|Rank ?)(?P<a>\d{1,7})\]:?\s?|"
     r"(?P<b>\d{1,7}):\s|\[(?P<c>\d{1,5})\]:?\s(?=\s*(?:File|Traceback|\w+Error)))"

@@ -85,6 +85,14 @@ def run_by_id(run_id: str) -> PublishedRun:
     return table[run_id]
 
 
+def source_text(run: PublishedRun) -> str:
+    """The source in one line: repository or paper, path, section, revision."""
+    source = run.source
+    parts = [source.get("repo") or source.get("paper", ""), source.get("path", ""), source.get("section", "")]
+    revision = source.get("commit") or source.get("release") or source.get("tags", "")
+    return ", ".join(part for part in [*parts, revision] if part)
+
+
 def main(arguments: list[str]) -> int:
     """Write the index, or with `--check` compare it; the exit status."""
     text = compile_index()

@@ -11,13 +11,16 @@ from moe_long_context.diagnosis.diagnose import Diagnosis, diagnose
 from moe_long_context.diagnosis.places import words_for
 from moe_long_context.diagnosis.questions import HOW
 from moe_long_context.diagnosis.tensors import matches
+from moe_long_context.evidence.nearest import nearest
+from moe_long_context.evidence.store import source_text
 from moe_long_context.memory.capacity import Verdict
-from moe_long_context.mesh.sizes import coordinates
 from moe_long_context.results import Evidence, Frozen
 from moe_long_context.tools._tool import Draft, Options, tool
 from moe_long_context.units import gib
 
 BISECT_CAUSES = {"regression_after_upgrade", "container", "changed_default"}
+NEAR = 4.0
+"""Distance up to which a published run is worth quoting."""
 LOG_TEXT_LIMIT = 8 << 20
 
 
@@ -75,6 +78,7 @@ class DiagnoseResult(Frozen):
     how_to_get: dict[str, str]
     failed_allocation: FailedAllocation | None = None
     bisect_plan: tuple[dict[str, Any], ...] = ()
+    mesh: dict[str, int] = Field(default_factory=dict, description="sizes of the run as resolved, with DP and EDP")
     log: dict[str, Any] = Field(default_factory=dict, description="what was read: bytes, steps, ranks, memory reports")
 
 
@@ -91,6 +95,7 @@ def diagnose_failure(config: RunConfig, options: DiagnoseOptions) -> Draft:
         how_to_get={name: HOW[name] for name in found.missing if name in HOW},
         failed_allocation=_allocation(found),
         bisect_plan=_bisect(found),
+        mesh=_mesh(found),
         log=_log(found),
     )
     run = found.case.run
@@ -127,7 +132,7 @@ def _allocation(found: Diagnosis) -> FailedAllocation | None:
         free_gib=_gib(event.free),
         place=words_for(event.place),
         rank=event.rank,
-        pipeline_stage=_stage(found),
+        pipeline_stage=found.case.stage_of(event.rank),
         after_iteration=event.iteration,
         explained=tuple(f"{m.tensor.name}: {m.tensor.formula} = {gib(m.tensor.n_bytes):.2f} GiB" for m in explained),
     )
@@ -137,21 +142,25 @@ def _gib(n_bytes: float | None) -> float | None:
     return None if n_bytes is None else round(gib(n_bytes), 3)
 
 
-def _stage(found: Diagnosis) -> int | None:
-    """The pipeline stage of the rank that failed, in Megatron's default rank order."""
-    event, run = found.case.oom, found.case.run
-    if event is None or event.rank is None or not event.rank.isdigit() or not found.case.knows_sizes:
-        return None
-    rank = int(event.rank)
-    return coordinates(rank, run.sizes)["pp"] if rank < run.num_gpus and run.sizes.fits_attention else None
-
-
 def _bisect(found: Diagnosis) -> tuple[dict[str, Any], ...]:
     if not BISECT_CAUSES & {cause.cause for cause in found.causes[:4]}:
         return ()
     from moe_long_context.diagnosis.bisect import bisect_plan
 
     return tuple(step._asdict() for step in bisect_plan())
+
+
+def _mesh(found: Diagnosis) -> dict[str, int]:
+    """Sizes of both meshes, empty where no size is known or the GPUs do not divide."""
+    run = found.case.run
+    s = run.sizes
+    if not found.case.knows_sizes or not (s.fits_attention and s.fits_expert):
+        return {}
+    return {
+        "num_gpus": s.num_gpus, "tp": s.tp, "cp": s.cp, "pp": s.pp, "vpp": s.vpp, "dp": s.dp, "ep": s.ep, "etp": s.etp,
+        "edp": s.edp, "min_gpus": s.min_gpus, "num_microbatches": run.num_microbatches,
+        "tokens_per_cp_rank": run.tokens_per_cp_rank,
+    }  # fmt: skip
 
 
 def _log(found: Diagnosis) -> dict[str, Any]:
@@ -175,8 +184,24 @@ def _evidence(found: Diagnosis) -> tuple[Evidence, ...]:
     from moe_long_context.diagnosis.signature import signatures
 
     hits = found.case.facts.hits
-    return tuple(
+    seen = tuple(
         Evidence(what=f"signature {s.id}, {hits[s.id].count} lines", basis="exact", source=s.source)
         for s in signatures()
         if s.id in hits
+    )
+    return (*seen, *_published(found))
+
+
+def _published(found: Diagnosis) -> tuple[Evidence, ...]:
+    """The nearest published runs that worked, for a run that died of memory."""
+    if not (found.case.died_of_memory and found.case.knows_model and found.case.config.seq_length):
+        return ()
+    near = [n for n in nearest(found.case.config, top=6) if n.run.kind != "oom" and n.distance <= NEAR][:2]
+    return tuple(
+        Evidence(
+            what=f"published run {n.run.id} worked; differs in {'; '.join(d.text for d in n.differs[:5]) or 'nothing'}",
+            basis="measured",
+            source=source_text(n.run),
+        )
+        for n in near
     )

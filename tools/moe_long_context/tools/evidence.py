@@ -8,7 +8,7 @@ from pydantic import Field
 
 from moe_long_context.config.run_config import RunConfig
 from moe_long_context.evidence.nearest import Neighbour, nearest
-from moe_long_context.evidence.store import UNITS, Kind, PublishedRun
+from moe_long_context.evidence.store import UNITS, Kind, PublishedRun, published_runs, source_text
 from moe_long_context.results import Evidence, Frozen
 from moe_long_context.tools._tool import Draft, Options, tool
 
@@ -45,8 +45,6 @@ class EvidenceResult(Frozen):
 @tool("evidence", EvidenceOptions, EvidenceResult)
 def find_evidence(config: RunConfig, options: EvidenceOptions) -> Draft:
     """Find the published measured runs nearest to this one, and what differs."""
-    from moe_long_context.evidence.store import published_runs
-
     found = nearest(config, options.top, options.kind)
     result = EvidenceResult(runs=tuple(_near(n) for n in found), searched=len(published_runs()))
     quoted = tuple(item for n in found for item in _quotes(n.run))
@@ -69,14 +67,6 @@ def _near(neighbour: Neighbour) -> NearRun:
         assumptions=run.assumptions,
         source=source_text(run),
     )
-
-
-def source_text(run: PublishedRun) -> str:
-    """The source in one line: repository or paper, path, section, revision."""
-    source = run.source
-    parts = [source.get("repo") or source.get("paper", ""), source.get("path", ""), source.get("section", "")]
-    revision = source.get("commit") or source.get("release") or source.get("tags", "")
-    return ", ".join(part for part in [*parts, revision] if part)
 
 
 def _quotes(run: PublishedRun) -> list[Evidence]:
