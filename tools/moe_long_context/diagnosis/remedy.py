@@ -273,9 +273,9 @@ def _p2p(run: Run) -> Iterator[Change]:
 
 @remedy("hierarchical_context_parallel_sizes", "none: all-to-all inside the node, ring between nodes")
 def _hierarchical(run: Run) -> Iterator[Change]:
-    inner = min(8, run.sizes.cp)
-    if run.sizes.cp % inner == 0 and run.sizes.cp > inner:
-        yield {"hierarchical_context_parallel_sizes": [inner, run.sizes.cp // inner]}
+    for inner in (8, 4, 2):
+        if run.sizes.cp % inner == 0 and run.sizes.cp > inner:
+            yield {"hierarchical_context_parallel_sizes": [inner, run.sizes.cp // inner]}
 
 
 @remedy("disable_mtp", "changes the training: no multi-token prediction")
