@@ -42,12 +42,23 @@ def test_the_traceback_of_one_rank_is_followed_through_interleaved_ranks() -> No
     assert {event.rank: event.place for event in facts.ooms} == {"3": "loss", "9": "experts"}
 
 
+@pytest.mark.parametrize(
+    "label",
+    ["[rank7]: ", "[default7]:", "7: ", "train/0 [default7]:", "(WorkerDict pid=7, ip=10.0.0.1) ", "worker-3 | 7: "],
+)
+def test_labels_of_launchers_are_read(label: str) -> None:
+    """torchrun, Slurm, NeMo-Run, Ray and docker compose each write the rank in their own way."""
+    text = "\n".join(label + line for line in make_log.oom("loss", 10, 60, rank=None))
+    event = scan(text + "\n").ooms[0]
+    assert (event.rank, event.place) == ("pid 7" if "pid" in label else "7", "loss")
+
+
 def test_megatron_lines_are_read_with_their_units() -> None:
     """MB of Megatron-LM is 2**20 bytes, GB of Megatron Bridge 1e9; elapsed time is printed in milliseconds."""
     text = "\n".join([
         make_log.step(7, tflops=201.5, seconds=31.5),
         "[Rank 4] (after 2 iterations) memory (MB) | allocated: 1024.00 | max allocated: 2048.00 | reserved: 3072.00",
-        "[Rank 0] (after 2 iterations) memory (GB) | mem-allocated-gigabytes: 2.0 | mem-alloc-retries: 3",
+        "[Rank 0] (after 2 iterations) memory (GB) | mem-allocated-gigabytes: 2.0 | mem-alloc-retires: 3",
         "Theoretical memory footprints: weight and optimizer=1024.00 MB, activation=512.00 MB, total=1536.00 MB",
         "using world size: 64, data-parallel size: 2, context-parallel size: 4, hierarchical context-parallel sizes: "
         "None, tensor-model-parallel size: 2, pipeline-model-parallel size: 4",
@@ -58,6 +69,7 @@ def test_megatron_lines_are_read_with_their_units() -> None:
     assert (facts.last_iteration.number, facts.last_iteration.step_time_s, facts.best_tflops) == (7, 31.5, 201.5)
     assert facts.reports[4].values["max_allocated"] == 2048 * MIB
     assert facts.reports[0].values["mem-allocated-gigabytes"] == 2e9
+    assert facts.reports[0].retries == 3
     assert facts.theoretical_bytes == {"weight_and_optimizer": 1024 * MIB, "activation": 512 * MIB, "total": 1536 * MIB}
     assert facts.config_facts == {
         "num_gpus": 64, "context_parallel_size": 4, "tensor_model_parallel_size": 2,

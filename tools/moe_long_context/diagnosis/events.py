@@ -53,6 +53,25 @@ class MemoryReport:
     iteration: int | None
     values: dict[str, float]
 
+    def first(self, *names: str) -> float | None:
+        """The first of these values that was printed."""
+        return next((self.values[name] for name in names if name in self.values), None)
+
+    @property
+    def peak(self) -> float | None:
+        """Most that was allocated at once, bytes."""
+        return self.first("max_allocated", "mem-max-allocated-gigabytes")
+
+    @property
+    def peak_reserved(self) -> float | None:
+        """Most that was reserved at once, bytes."""
+        return self.first("max_reserved", "mem-max-reserved-gigabytes")
+
+    @property
+    def retries(self) -> float:
+        """How often the allocator had to free its cache."""
+        return self.first("mem-alloc-retires", "mem-alloc-retries") or 0.0
+
 
 @dataclass(frozen=True)
 class Failure:

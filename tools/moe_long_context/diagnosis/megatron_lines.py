@@ -25,6 +25,7 @@ _FIELDS = {
 _BRIDGE_STEP = re.compile(rf"Step Time : {_NUMBER}s GPU utilization: {_NUMBER}MODEL_TFLOP")
 _REPORT = re.compile(r"\[Rank (\d{1,7})\]\s*(?:\(after (\d{1,12}) iterations?\))?[^|]{0,80}memory \((MB|GB)\)\s*\|(.*)")
 _PAIR = re.compile(r"([\w -]{3,60}):\s*(\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
+_COUNTS = re.compile(r"count|retries|retires")
 _THEORY = re.compile(r"(weight and optimizer|activation|total)\s*=\s*(\d+(?:\.\d+)?) MB")
 _WORLD = re.compile(
     r"using world size: (\d{1,7}), data-parallel size: (\d{1,7})(?:, context-parallel size:? (\d{1,7}))?"
@@ -59,16 +60,16 @@ def bridge_tflops_of(line: str) -> float | None:
 
 
 def report_of(line: str) -> MemoryReport | None:
-    """The memory line after the first steps; values in bytes."""
+    """The memory line after the first steps; sizes in bytes, counts as they are (Bridge 0.6.2 spells "retires")."""
     match = _REPORT.search(line)
     if not match:
         return None
     rank, step, unit, rest = match.groups()
     scale = MIB if unit == "MB" else GB
-    values = {name.strip().replace(" ", "_"): float(value) * scale for name, value in _PAIR.findall(rest)}
-    retries = [name for name in values if "retries" in name]
-    for name in retries:
-        values[name] /= scale
+    values = {}
+    for text, value in _PAIR.findall(rest):
+        name = text.strip().replace(" ", "_")
+        values[name] = float(value) * (1 if _COUNTS.search(name) else scale)
     return MemoryReport(int(rank), int(step) if step else None, values)
 
 

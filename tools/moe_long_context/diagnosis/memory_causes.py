@@ -25,6 +25,8 @@ LATE_STEPS = 20
 FRAGMENTED_SHARE = 0.05
 """Share of the device that is reserved but unused from which fragmentation is worth naming; running jobs show 3-9 %
 (SimuMax B200 runs: reserved over allocated 1.03 to 1.09)."""
+FRAGMENTED_RATIO = 1.15
+"""Reserved over allocated above which fragmentation is worth naming; B200 runs show 1.03 to 1.09."""
 POOLS_SHARE = 0.08
 """Share of the device in CUDA-graph pools from which they are worth naming."""
 OUTSIDE_USUAL_BYTES = 4 * GIB
@@ -44,6 +46,7 @@ def memory_causes(case: Case) -> Iterator[Cause]:
     event = case.oom
     if case.snapshot is not None:
         yield from _snapshot_causes(case)
+    yield from _report_causes(case)
     if event is not None:
         yield from _place_causes(case, event)
         yield from _size_causes(case, event)
@@ -232,6 +235,20 @@ def _component_causes(worst: StageEstimate, factor: float, capacity: float) -> I
         if share >= WORTH_A_SHARE and (not states_only or size >= capacity * STATES_WORTH_A_SHARE):
             limit = 0.5 if states_only else 0.72
             yield Cause(cause, factor * min(0.25 + 0.6 * share, limit), f"{gib(size):.1f} GiB {where}")
+
+
+def _report_causes(case: Case) -> Iterator[Cause]:
+    """What the memory lines after the first steps show: how far reserved is above allocated, and retries."""
+    for report in case.facts.reports.values():
+        allocated, reserved = report.peak, report.peak_reserved
+        if allocated and reserved and reserved > FRAGMENTED_RATIO * allocated:
+            text = f"rank {report.rank} reserved {gib(reserved):.1f} GiB for {gib(allocated):.1f} GiB in use"
+            yield Cause("fragmentation", 0.55, text)
+            return
+        if report.retries:
+            text = f"the allocator of rank {report.rank} had to free its cache and try again; that is slow, too"
+            yield Cause("fragmentation", 0.45, text)
+            return
 
 
 def _time_causes(case: Case, event: OutOfMemory | None) -> Iterator[Cause]:

@@ -29,8 +29,10 @@ SHORT_BYTES = 16_384
 GENERAL = (b"Error:", b"Exception:", b"sertion", b"out of memory", b"OutOfMemory", b" iteration ", b" memory (",
            b"heoretical memory", b"Step Time : ", b"using world size")  # fmt: skip
 """Texts that are always looked for. Each is rare enough that a flood of other lines cannot crowd it out."""
+_LAUNCHER = r"(?:[\w.-]{1,60}/\d{1,5}\s+|[\w.-]{1,60}\s\|\s)?"
 _PREFIX = re.compile(
-    r"^\s*(?:\(\w{1,40} pid=(?P<ray>\d{1,9})[^)]{0,80}\)\s*|\[(?:default|rank|Rank ?)(?P<a>\d{1,7})\]:?\s?|"
+    rf"^\s*{_LAUNCHER}(?:\(\w{{1,40}} pid=(?P<ray>\d{{1,9}})[^)]{{0,80}}\)\s*|"
+    r"\[(?:default|rank|Rank ?)(?P<a>\d{1,7})\]:?\s?|"
     r"(?P<b>\d{1,7}):\s|\[(?P<c>\d{1,5})\]:?\s(?=\s*(?:File|Traceback|\w+Error)))"
 )
 _EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt|Exit)): ?(.*)$")
@@ -120,7 +122,8 @@ def _split(text: str, offset: int) -> Line:
     match = _PREFIX.match(text)
     if not match:
         return Line(None, text, offset, text)
-    rank = next((g for g in match.groups() if g is not None), None)
+    process = match.group("ray")
+    rank = f"pid {process}" if process else next((g for g in match.groups() if g is not None), None)
     return Line(rank, text[match.end() :], offset, text)
 
 

@@ -19,6 +19,8 @@ from moe_long_context.tools._tool import Draft, Options, tool
 from moe_long_context.units import gib
 
 BISECT_CAUSES = {"regression_after_upgrade", "container", "changed_default"}
+COUNT_LIMIT = 1 << 20
+"""Below this a printed value is a count or less than 1 MiB."""
 NEAR = 4.0
 """Distance up to which a published run is worth quoting."""
 LOG_TEXT_LIMIT = 8 << 20
@@ -102,7 +104,7 @@ def diagnose_failure(config: RunConfig, options: DiagnoseOptions) -> Draft:
     return Draft(
         result,
         findings=found.case.findings,
-        assumptions=(*found.taken_from_log, *run.assumptions),
+        assumptions=(*found.taken_from_log, *_cautions(found), *run.assumptions),
         evidence=_evidence(found),
     )
 
@@ -173,11 +175,20 @@ def _log(found: Diagnosis) -> dict[str, Any]:
         "out_of_memory_ranks": sorted(facts.oom_ranks)[:16],
         "exceptions": facts.failure_count,
         "memory_reports": {
-            str(rank): {name: round(gib(value), 3) for name, value in report.values.items() if "retries" not in name}
+            str(rank): {name: round(gib(value), 3) for name, value in report.values.items() if value > COUNT_LIMIT}
             for rank, report in sorted(facts.reports.items())[:16]
         },
         "theoretical_gib": {name: round(gib(value), 3) for name, value in facts.theoretical_bytes.items()},
     }
+
+
+def _cautions(found: Diagnosis) -> tuple[str, ...]:
+    if not found.case.facts.theoretical_bytes:
+        return ()
+    return (
+        "the theoretical footprint in the log is not used: its activation formula knows no experts, no dispatcher, no "
+        "recompute, and the loss only at PP 1 (megatron-core theoretical_memory_usage.py)",
+    )
 
 
 def _evidence(found: Diagnosis) -> tuple[Evidence, ...]:
@@ -189,7 +200,20 @@ def _evidence(found: Diagnosis) -> tuple[Evidence, ...]:
         for s in signatures()
         if s.id in hits
     )
-    return (*seen, *_published(found))
+    return (*seen, *_measured(found), *_published(found))
+
+
+def _measured(found: Diagnosis) -> tuple[Evidence, ...]:
+    """The highest peak that the run itself reported, beside the estimate of that rank's stage."""
+    known = {rank: report.peak for rank, report in found.case.facts.reports.items() if report.peak}
+    if not known:
+        return ()
+    rank = max(known, key=lambda r: known[r])
+    stage = found.case.stage_of(str(rank))
+    memory = found.case.memory
+    beside = "" if memory is None or stage is None else f"; estimated {gib(memory.stages[stage].peak_bytes):.2f} GiB"
+    what = f"peak that rank {rank} reported after its first steps{beside}"
+    return (Evidence(what=what, basis="measured", source="the log", value=_gib(known[rank]), unit="GiB"),)
 
 
 def _published(found: Diagnosis) -> tuple[Evidence, ...]:
