@@ -30,7 +30,7 @@ from moe_long_context.yaml_safe import load_file  # noqa: E402
 
 ROWS = ROOT / "evals" / "accuracy" / "throughput_rows.yaml"
 PAGE = ROOT / "evals" / "accuracy" / "throughput.md"
-PRIOR_WIDTH = 0.25
+PRIOR_WIDTH = 0.5
 APPROXIMATE_WEIGHT = 0.5
 COVERAGE = 0.90
 Parameters = dict[str, Efficiency]

@@ -34,7 +34,7 @@ def ring(facts: Facts, full_bytes: float, group: int, span: float) -> float:
 def neighbour(facts: Facts, n_bytes: float, span: float) -> float:
     """One hop of a ring of send and receive between neighbours: the slowest hop sets the pace."""
     if span <= facts.rates.domain:
-        return n_bytes / (facts.rates.nvlink * facts.eff.nvlink_collective)
+        return n_bytes / (facts.rates.nvlink * facts.eff.nvlink_p2p)
     return n_bytes / (facts.rates.nic * facts.eff.nic)
 
 

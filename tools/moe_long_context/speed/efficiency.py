@@ -36,6 +36,7 @@ class Efficiency(NamedTuple):
     nic: float
     nic_collective: float
     nvlink_collective: float
+    nvlink_p2p: float
     ep_hidden: float
     ep_overlap_launches: float
     dp_hidden: float

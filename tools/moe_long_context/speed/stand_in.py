@@ -11,7 +11,14 @@ from moe_long_context.config.resolve import Run
 from moe_long_context.errors import InvalidLayoutError
 from moe_long_context.mesh.partition import Chunk, Partition
 from moe_long_context.speed.efficiency import Efficiency
-from moe_long_context.speed.facts import Facts, assumes_flex, assumes_hierarchical, assumes_sequence_parallel, facts_of
+from moe_long_context.speed.facts import (
+    GRAPH_EVERYTHING,
+    Facts,
+    assumes_flex,
+    assumes_hierarchical,
+    assumes_sequence_parallel,
+    facts_of,
+)
 from moe_long_context.speed.schedule import StepTime, step_time_of
 
 TUNED_GRAPHS = frozenset({"attn", "mamba", "moe_router", "moe_preprocess"})
@@ -77,10 +84,14 @@ def spread(run: Run, step: StepTime, split: Partition, eff: Efficiency | None = 
 
 
 def _tuned(run: Run, facts: Facts) -> Facts:
-    """CUDA graphs and EP overlap where they were not written and the framework allows them."""
+    """CUDA graphs and EP overlap where they were not written and the framework allows them.
+
+    On Blackwell in MXFP8 as its recipes since Bridge 0.5: a graph of the whole iteration and the fused grouped MLP.
+    """
     c, s = run.written, run.sizes
     if "impl" not in c.cuda_graph.model_fields_set and not facts.full_recompute:
-        facts = facts._replace(graphs=TUNED_GRAPHS)
+        whole = run.precision == "mxfp8" and run.gpu.architecture == "blackwell"
+        facts = facts._replace(graphs=GRAPH_EVERYTHING if whole else TUNED_GRAPHS, fused_mlp=facts.fused_mlp or whole)
     allowed = s.ep > 1 and (s.pp == 1 or s.vpp > 1) and not facts.full_recompute and "moe" not in facts.recompute
     if c.overlap.ep_a2a is None and allowed:
         facts = facts._replace(ep_overlap=True)
