@@ -79,6 +79,19 @@ def test_reserved_but_unused_memory_above_the_request_is_fragmentation() -> None
     assert answer.result.fixes[0].tag == "expandable_segments"
 
 
+def test_changes_that_only_fit_together_lead() -> None:
+    """364 GiB are far from a 95 GiB card: no single change fits, the combination does and comes first."""
+    first = diagnose_failure(RUN, log="\n".join(make_log.oom("loss", 29.37, 60.0))).result.fixes[0]
+    assert (first.tag, first.fits) == ("together", "yes")
+    assert estimate_memory(first.config).result.fits == "yes"
+
+
+def test_a_log_that_cannot_be_of_this_configuration_is_doubted() -> None:
+    """8 GiB allocated where the estimate needs hundreds: the answer says that the two do not belong together."""
+    answer = diagnose_failure(RUN, log="\n".join(make_log.oom("experts", 1.0, 8.0)))
+    assert any("check that it is the configuration that ran" in text for text in answer.assumptions)
+
+
 def test_memory_of_other_processes_is_named() -> None:
     """A colocated rollout engine or a leftover process."""
     answer = diagnose_failure(RUN, log="\n".join(make_log.oom("experts", 2.4, 40.0, others=35.0, total=95.1)))

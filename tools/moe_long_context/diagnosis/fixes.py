@@ -14,6 +14,7 @@ from moe_long_context.diagnosis import remedy_layout  # noqa: F401  (registers i
 from moe_long_context.diagnosis.case import Case
 from moe_long_context.diagnosis.cause import Cause
 from moe_long_context.diagnosis.checking import error_rules, repair_of
+from moe_long_context.diagnosis.compare import flatten
 from moe_long_context.diagnosis.remedy import REMEDIES, Change, Remedy
 from moe_long_context.errors import MoeError
 from moe_long_context.memory.capacity import Verdict, peak_interval, verdict
@@ -86,7 +87,9 @@ def fixes_for(case: Case, causes: list[Cause]) -> list[Fix]:
             found[fix.tag] = fix
     order = {tag: i for i, tag in enumerate(found)}
     ordered = sorted(found.values(), key=lambda f: (*_lead(f, causes), order[f.tag]))[:MAX_FIXES]
-    return [*ordered, *_together(base, ordered)]
+    both = list(_together(base, ordered))
+    first = bool(both) and both[0].fits == "yes" and causes[0].cause in MEMORY_CAUSES
+    return [*both, *ordered] if first else [*ordered, *both]
 
 
 def _together(base: _Base, ordered: list[Fix]) -> Iterator[Fix]:
@@ -105,12 +108,22 @@ def _together(base: _Base, ordered: list[Fix]) -> Iterator[Fix]:
     if len(used) < 2:
         return
     run = resolve(config, partial=True)
+    last = Trial(config, {}, peak, None, frozenset())
     yield Fix(
         tag="together", tags=tuple(dict.fromkeys(["together", *(t for f in used for t in f.tags)])),
-        change="all of: " + "; ".join(fix.change for fix in used), cost="; ".join(fix.cost for fix in used),
+        change="all of: " + _delta(base.case.config, config), cost="; ".join(fix.cost for fix in used),
         cause=used[0].cause, saves_gib=round(gib(base.peak - peak), 3), peak_gib=round(gib(peak), 3),
         fits=verdict(run, peak_interval(run, estimate(run).peak)), config=config.written(),
+        speed_ratio=_speed_ratio(base, last),
     )  # fmt: skip
+
+
+def _delta(before: RunConfig, after: RunConfig) -> str:
+    old, new = flatten(before), flatten(after)
+    changed = {name: new.get(name) for name in {**old, **new} if old.get(name) != new.get(name)}
+    return ", ".join(
+        f"{name}: {_show(value)}" if value is not None else f"drop {name}" for name, value in changed.items()
+    )
 
 
 def _best_on(base: _Base, config: RunConfig, tag: str) -> Trial | None:

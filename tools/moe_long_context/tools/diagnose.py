@@ -19,6 +19,8 @@ from moe_long_context.tools._tool import Draft, Options, tool
 from moe_long_context.units import gib
 
 BISECT_CAUSES = {"regression_after_upgrade", "container", "changed_default"}
+LOOKS_LIKE_ANOTHER_RUN = 0.6
+"""Share of the estimated peak below which a failed allocation does not belong to this configuration."""
 COUNT_LIMIT = 1 << 20
 """Below this a printed value is a count or less than 1 MiB."""
 NEAR = 4.0
@@ -183,6 +185,26 @@ def _log(found: Diagnosis) -> dict[str, Any]:
 
 
 def _cautions(found: Diagnosis) -> tuple[str, ...]:
+    return (*_other_run(found), *_theory(found))
+
+
+def _other_run(found: Diagnosis) -> tuple[str, ...]:
+    """A hint that the configuration given is not the one that wrote the log."""
+    event, memory = found.case.oom, found.case.memory
+    if event is None or memory is None or event.allocated is None or event.place in (None, "build", "checkpoint"):
+        return ()
+    stage = found.case.stage_of(event.rank)
+    expected = memory.stages[stage].peak_bytes if stage is not None else min(s.peak_bytes for s in memory.stages)
+    reached = event.allocated + (event.requested or 0.0)
+    if reached > LOOKS_LIKE_ANOTHER_RUN * expected:
+        return ()
+    return (
+        f"the log shows {gib(reached):.1f} GiB wanted where the estimate of this configuration has "
+        f"{gib(expected):.1f}: check that it is the configuration that ran (recompute, batch, loss, offload)",
+    )
+
+
+def _theory(found: Diagnosis) -> tuple[str, ...]:
     if not found.case.facts.theoretical_bytes:
         return ()
     return (
