@@ -16,6 +16,7 @@ import types
 import unittest.mock
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import _env
@@ -33,6 +34,7 @@ from megatron.core import parallel_state  # noqa: E402,F401
 from megatron.training import arguments  # noqa: E402
 
 from moe_long_context.catalog.architecture import Architecture  # noqa: E402
+from moe_long_context.config.formats.migrations import written_migrations  # noqa: E402
 from moe_long_context.config.formats.overrides import is_override  # noqa: E402
 from moe_long_context.config.formats.shell import read_shell  # noqa: E402
 from moe_long_context.config.reading import read_document  # noqa: E402
@@ -47,6 +49,12 @@ os.environ["PRETRAINED_CHECKPOINT"] = _pretrained.name
 
 GOLDEN = "recipes_bridge-0.6.2.json"
 MESSAGE = 160
+DUMPED = (
+    "model", "seq_length", "micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
+    "context_parallel_size", "cp_comm_type", "hierarchical_context_parallel_sizes", "pipeline_model_parallel_size",
+    "pipeline_model_parallel_layout", "expert_model_parallel_size", "expert_tensor_parallel_size", "precision",
+    "dispatcher", "cuda_graph", "account_for_embedding_in_pipeline_split",
+)  # fmt: skip
 NOT_IN_PROVIDER = ("max_position_embeddings", "mtp_num_layers", "activation_func", "window_size")
 
 
@@ -66,6 +74,14 @@ def accept(config: Any, run: Run) -> None:
         bridge_config.runtime_config_update(config)
 
 
+@lru_cache(maxsize=1)
+def accepted(run: Run) -> Any:
+    """The emitted script's configuration after Bridge finalized and validated it; shared by the checks of one run."""
+    config = build(run)
+    accept(config, run)
+    return config
+
+
 def script(run: Run) -> None:
     """The emitted Bridge script is accepted, every field it sets exists, and the model is the catalog's."""
     config = build(run)
@@ -77,7 +93,7 @@ def script(run: Run) -> None:
     names = [name for name in Architecture.model_fields if f"model.{name}" not in meant]
     differing = [name for name in names if _differs(config.model, run, name)]
     assert not differing, f"model differs from the catalog in {differing}"
-    accept(config, run)
+    accepted(run)
 
 
 def _differs(provider: Any, run: Run, name: str) -> bool:
@@ -116,8 +132,7 @@ def overrides(run: Run) -> None:
     if run.written.peft.type != "none":
         config.checkpoint.pretrained_checkpoint = _pretrained.name
     accept(config, run)
-    reference = build(run)
-    accept(reference, run)
+    reference = accepted(run)
     for section in ("model", "optimizer", "ddp", "train", "mixed_precision"):
         left, right = getattr(config, section), getattr(reference, section)
         for name in type(left).__dataclass_fields__:
@@ -156,11 +171,34 @@ def round_trip(run: Run) -> None:
             assert read_document(text, name) == run.written, f"{name} reads back differently"
 
 
+def dump(run: Run) -> None:
+    """The YAML that Bridge dumps of the accepted configuration reads back as the run it came from."""
+    read = read_document(config_yaml(accepted(run)), "run_config.yaml")
+    for name in DUMPED:
+        written = getattr(run.written, name)
+        if written is not None and name != "model" and not (name == "cuda_graph" and written_migrations(run.written)):
+            assert getattr(read, name) == written, f"{name}: {written} written, {getattr(read, name)} read"
+    assert set(read.activation_offload.modules) == run.offload_modules
+    assert read.model == run.model_id or not isinstance(run.written.model, str), f"model read as {read.model}"
+    recompute = resolve(read.replace(gpu="H100", num_gpus=run.num_gpus)).recompute_modules
+    assert recompute == run.recompute_modules, f"recompute {sorted(run.recompute_modules)} read as {sorted(recompute)}"
+
+
+def config_yaml(config: Any) -> str:
+    """Bridge's own dump, as training writes it beside its checkpoints."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "run_config.yaml")
+        config.to_yaml(path)
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+
 CHECKS: dict[str, Callable[[Run], None]] = {
     "script": script,
     "overrides": overrides,
     "command": command,
     "round_trip": round_trip,
+    "dump": dump,
 }
 
 
@@ -178,7 +216,12 @@ def outcome(check: Callable[[Run], None], run: Run) -> str:
 def record() -> dict[str, Any]:
     """Case id -> outcome of each check, and how many were accepted."""
     cases: dict[str, Any] = {}
-    for name, config in [*recipe_cases.shipped(), *recipe_cases.options(), *recipe_cases.published(), *recipe_cases.generated()]:
+    for name, config in [
+        *recipe_cases.shipped(),
+        *recipe_cases.options(),
+        *recipe_cases.published(),
+        *recipe_cases.generated(),
+    ]:
         run = resolve(RunConfig.read(config))
         cases[name] = {label: outcome(check, run) for label, check in CHECKS.items()}
     accepted = Counter(label for case in cases.values() for label, said in case.items() if said == "ok")

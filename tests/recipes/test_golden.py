@@ -9,6 +9,11 @@ from typing import Any
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden"
+ETP_WITH_BIAS = "published for a later Bridge; Megatron-Core 0.19.2 has expert biases only with ETP 1"
+KNOWN_REFUSALS = {
+    "mvc_gpt_oss_120b_sft_h100": ETP_WITH_BIAS,
+    "mvc_gpt_oss_20b_sft_long_context_h100": ETP_WITH_BIAS,
+}
 
 
 def golden_module() -> Any:
@@ -40,6 +45,3 @@ def test_twins_that_stop_on_a_cpu_say_that_they_need_a_gpu() -> None:
     steps = json.loads((GOLDEN / "smoke_core-0.19.2.json").read_text(encoding="utf-8"))["steps"]
     for model, said in steps.items():
         assert "run this on one GPU" in said or 6.1 < float(said.rpartition(" ")[2]) < 6.5, model
-
-
-KNOWN_REFUSALS: dict[str, str] = {}

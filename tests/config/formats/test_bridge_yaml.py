@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from moe_long_context.config.reading import read_document, read_file
 from moe_long_context.config.run_config import RunConfig
@@ -79,3 +81,47 @@ def test_a_model_is_recognised_by_its_shape() -> None:
     """The dump names no hub id; layers, width, heads and experts are DeepSeek-V3's."""
     assert dump().model == "deepseek-v3"
     assert not any(path.startswith("model.q_lora") for path in dump().megatron)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"recompute_granularity": None, "recompute_modules": ["core_attn"]}, None),
+        ({"recompute_granularity": "selective", "recompute_modules": ["moe"]}, ("moe",)),
+    ],
+)
+def test_filled_in_recompute_modules_do_not_switch_recompute_on(fields: dict[str, Any], expected: Any) -> None:
+    """Megatron-Core fills [core_attn] on finalize although recompute is off (transformer_config.py 0.19.2)."""
+    dumped = {"_target_": "x.ConfigContainer", "model": {"_target_": "y", **fields}}
+    recompute = read_document(yaml.safe_dump(dumped), "dump").recompute
+    assert (recompute.modules if recompute else None) == expected
+
+
+def test_periods_that_were_spelled_out_are_folded_again() -> None:
+    """Llama 4's "no RoPE on every fourth layer" is dumped as a list of 48."""
+    shape = {
+        "num_layers": 8,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "vocab_size": 10,
+        "no_rope_freq": [0, 0, 0, 1] * 2,
+    }
+    model = read_document(
+        yaml.safe_dump({"_target_": "x.ConfigContainer", "model": {"_target_": "y", **shape}}), "d"
+    ).model
+    assert isinstance(model, dict) and model["no_rope_freq"] == 4
+
+
+def test_mtp_depths_leave_the_hybrid_pattern() -> None:
+    """Bridge appends them behind slashes."""
+    shape = {
+        "num_layers": 4,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "vocab_size": 10,
+        "hybrid_layer_pattern": "M*-*/*-",
+    }
+    model = read_document(
+        yaml.safe_dump({"_target_": "x.ConfigContainer", "model": {"_target_": "y", **shape}}), "d"
+    ).model
+    assert isinstance(model, dict) and model["hybrid_layer_pattern"] == "M*-*"

@@ -132,12 +132,12 @@ def _text(value: str) -> str:
 
 def launch_words(run: Run, launcher: str) -> str:
     """The whole command over several lines, safe for the shell."""
-    mode = "pretrain" if run.written.peft.type == "none" else run.written.peft.type
+    adapters = run.written.peft.type != "none"
     lines = [
         f"{launcher} scripts/training/run_recipe.py",
-        f"  --recipe {shell(recipe_of(run).alias)} --mode {mode}",
+        f"  --recipe {shell(recipe_of(run).alias)} --mode pretrain",
         '  --save_dir "${CHECKPOINT_DIR:-checkpoints}" --load_dir "${CHECKPOINT_DIR:-checkpoints}"',
-        *(['  --pretrained_checkpoint "${PRETRAINED_CHECKPOINT:?}"'] if mode != "pretrain" else []),
+        *(['  --pretrained_checkpoint "${PRETRAINED_CHECKPOINT:?}"'] if adapters else []),
         *(f"  {shell(word)}" for word in override_words(run)),
     ]
     return " \\\n".join(lines)

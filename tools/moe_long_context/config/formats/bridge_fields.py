@@ -47,7 +47,7 @@ RENAMED = {
     "dataset.enable_offline_packing": "data.packed",
     "dataset.enable_in_batch_packing": "data.packed",
 }
-ONLY_WHEN_TRUE = ("fsdp.enabled", "data.packed", "overlap.")
+ONLY_WHEN_TRUE = ("fsdp.enabled", "data.packed")
 DERIVED = frozenset({
     "model.cuda_graph_scope", "model.use_te_rng_tracker", "rng.te_rng_tracker", "model.variable_seq_lengths",
     "comm_overlap.batch_p2p_comm", "model.batch_p2p_comm", "comm_overlap.data_parallel_size", "model.bf16",
@@ -78,6 +78,8 @@ def run_from_fields(written: dict[str, Any], model: Any = None) -> RunConfig:
     out.update(read_precision(fields))
     out.update(_loss(fields))
     out.update(_offload(fields))
+    if fields.get("model.recompute_granularity") != "selective":
+        fields.pop("model.recompute_modules", None)
     out.update(_peft(fields, notes))
     out.update(_environment(fields))
     _plain(fields, out, notes)
@@ -160,11 +162,6 @@ def _nested(value: Any) -> bool:
 def _renamed(out: dict[str, Any], target: str, value: Any) -> None:
     if value is None:
         return
-    if target.startswith(ONLY_WHEN_TRUE):
-        if target == "fsdp.enabled" and not value:
-            return
-        if target == "data.packed" and not value:
-            return
-    if target == "fsdp.sharding" and value == "no_shard":
+    if (target in ONLY_WHEN_TRUE and not value) or (target == "fsdp.sharding" and value == "no_shard"):
         return
     out[target] = bool(out.get(target)) or value if isinstance(value, bool) else value

@@ -7,16 +7,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from moe_long_context.catalog.architecture import Architecture
-from moe_long_context.catalog.loader import ModelEntry, model_entry, model_ids
+from moe_long_context.catalog.loader import ModelEntry, first_problem, model_entry, model_ids
 from moe_long_context.errors import UnknownNameError
 
 FINGERPRINT = ("num_layers", "hidden_size", "num_attention_heads", "num_moe_experts", "moe_ffn_hidden_size")
+MAMBA_HEAD_DIM, MAMBA_EXPAND = 64, 2  # Megatron-Core 0.19.2 ssm/mamba_mixer.py
 NOT_COMPARED = ("kv_channels", "num_query_groups", "activation_func", "moe_layer_freq", "vocab_size")
 
 
 def identify(shape: dict[str, Any], named: Any, notes: list[str]) -> dict[str, Any]:
     """`model` (catalog id, or a mapping of the shape) and the architecture fields that differ from the catalog's."""
     given = {name: _plain(name, value) for name, value in shape.items() if value is not None}
+    _split_pattern(given)
     entry = _named(named) or _same_shape(given)
     if entry is None:
         return _as_mapping(given, named, notes)
@@ -37,14 +39,19 @@ def _named(named: Any) -> ModelEntry | None:
 
 
 def _same_shape(given: dict[str, Any]) -> ModelEntry | None:
+    """The catalog model of equal fingerprint with the fewest other differences."""
     wanted = [given.get(name) for name in FINGERPRINT]
     if given.get("num_layers") is None or given.get("hidden_size") is None:
         return None
-    for model_id in model_ids():
-        entry = model_entry(model_id)
-        if [getattr(entry.architecture, name) for name in FINGERPRINT] == wanted:
-            return entry
-    return None
+    same = [
+        entry for entry in map(model_entry, model_ids())
+        if [getattr(entry.architecture, name) for name in FINGERPRINT] == wanted
+    ]  # fmt: skip
+    return min(same, key=lambda entry: _distance(entry.architecture, given), default=None)
+
+
+def _distance(arch: Architecture, given: dict[str, Any]) -> int:
+    return sum(_differs(arch, name, value) for name, value in given.items())
 
 
 def _differs(arch: Architecture, name: str, value: Any) -> bool:
@@ -69,7 +76,26 @@ def _plain(name: str, value: Any) -> Any:
         return int(value[0]) + 1 if value else None
     if name == "activation_func":
         return str(value).rsplit(".", 1)[-1]
+    if name in ("no_rope_freq", "linear_attention_freq") and isinstance(value, list | tuple):
+        return _period(value)
     return tuple(value) if isinstance(value, list) else value
+
+
+def _period(value: list[int] | tuple[int, ...]) -> int | tuple[int, ...]:
+    """[0, 0, 0, 1, 0, 0, 0, 1] -> 4: Megatron-Core spells "every fourth layer" out when it finalizes."""
+    first = next((index + 1 for index, item in enumerate(value) if item), 0)
+    regular = first and all(bool(item) == ((index + 1) % first == 0) for index, item in enumerate(value))
+    return first if regular else tuple(value)
+
+
+def _split_pattern(given: dict[str, Any]) -> None:
+    """Bridge appends MTP depths to a hybrid pattern behind slashes, and pipeline stages behind bars."""
+    pattern = given.get("hybrid_layer_pattern")
+    if isinstance(pattern, str):
+        main, *depths = pattern.replace("|", "").split("/")
+        given["hybrid_layer_pattern"] = main
+        if depths:
+            given.setdefault("mtp_hybrid_override_pattern", depths[0])
 
 
 def _as_mapping(given: dict[str, Any], named: Any, notes: list[str]) -> dict[str, Any]:
@@ -77,6 +103,9 @@ def _as_mapping(given: dict[str, Any], named: Any, notes: list[str]) -> dict[str
         return {"model": named}
     if given.get("num_layers") is None:
         return {f"megatron.model.{name}": value for name, value in given.items()}
+    if "M" in str(given.get("hybrid_layer_pattern") or ""):
+        head = int(given.get("mamba_head_dim") or MAMBA_HEAD_DIM)
+        given.setdefault("mamba_num_heads", MAMBA_EXPAND * int(given.get("hidden_size") or 1) // head)
     filled = {
         "ffn_hidden_size": 4 * int(given.get("hidden_size") or 1),
         "num_query_groups": given.get("num_attention_heads"),
@@ -85,7 +114,7 @@ def _as_mapping(given: dict[str, Any], named: Any, notes: list[str]) -> dict[str
     }
     try:
         Architecture.model_validate(filled)
-    except ValidationError:
-        notes.append("the architecture is incomplete; name a model: " + ", ".join(sorted(given)))
+    except ValidationError as error:
+        notes.append(f"the architecture is incomplete ({first_problem(error)}); name a model")
         return {}
     return {"model": filled}
