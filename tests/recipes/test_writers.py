@@ -18,6 +18,7 @@ from moe_long_context.recipes.releases import recipe_function
 from moe_long_context.recipes.settings import bridge_settings, effect_of
 from moe_long_context.recipes.settings.training import heaviest_ranks
 from moe_long_context.recipes.writers import WRITERS, smoke, stem
+from moe_long_context.tools import emit_recipe
 
 DSV3: dict[str, Any] = {
     "model": "deepseek-v3", "gpu": "H100", "num_gpus": 256, "seq_length": "128k", "cp": 32, "pp": 8, "vpp": 4, "ep": 32,
@@ -230,3 +231,17 @@ def test_shipped_configurations_fit_their_meshes(name: str, request: pytest.Fixt
     run.require_mesh()
     assert len(run.partition.chunks) == run.sizes.pp * run.sizes.vpp
     assert run.num_microbatches >= run.sizes.pp
+
+
+def test_megatron_lm_takes_the_yarn_factor_without_its_prefix() -> None:
+    """`_apply_yarn_config_from_args` of Megatron-LM 0.19.2 reads args.rotary_scaling_factor, mscale, mscale_all_dim."""
+    flags = dict(megatron_flags(resolve(QWEN))[0])
+    assert flags["rotary-scaling-factor"] == ["3.2"] and flags["mscale"] == ["1.0"]
+    text = "\n".join(line for line in only(resolve(QWEN), "megatron-lm").splitlines() if "moe-long-context:" not in line)
+    assert read_document(text, "x").megatron["model.yarn_rotary_scaling_factor"] == 3.2
+
+
+def test_the_extension_of_the_context_is_said() -> None:
+    """Nobody gets another position encoding without a line about it."""
+    assumptions = emit_recipe(QWEN, allow_errors=True).raise_for_error().assumptions
+    assert any(line.startswith("YaRN from 40960 to 131072 tokens (changes convergence") for line in assumptions)

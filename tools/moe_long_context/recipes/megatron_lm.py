@@ -14,6 +14,9 @@ DESTINATIONS = {path: dest for dest, path in PATHS.items()} | {
     "model.layernorm_epsilon": "layernorm_epsilon",
     "rerun_state_machine.check_for_nan_in_loss": "check_for_nan_in_loss_and_grad",
     "model.seq_length": "seq_length",
+    "model.yarn_rotary_scaling_factor": "rotary_scaling_factor",
+    "model.yarn_mscale": "mscale",
+    "model.yarn_mscale_all_dim": "mscale_all_dim",
     "model.use_te_rng_tracker": "te_rng_tracker",
 }
 SKIPPED = frozenset({
@@ -23,8 +26,8 @@ SKIPPED = frozenset({
     "ddp.grad_reduce_in_fp32", "dist.use_megatron_fsdp", "model.should_pad_vocab", "model.bias_activation_fusion",
     "model.activation_func", "model.gated_linear_unit", "model.share_embeddings_and_output_weights",
     "comm_overlap.batch_p2p_comm", "model.vocab_size", "model.use_te_rng_tracker", "model.attention_backend",
-    "model.virtual_pipeline_model_parallel_size", "model.yarn_rotary_scaling_factor", "checkpoint.async_save",
-    "ddp.data_parallel_sharding_strategy", "model.yarn_correction_range_round_to_int",
+    "model.virtual_pipeline_model_parallel_size", "checkpoint.async_save",
+    "ddp.data_parallel_sharding_strategy",
     "ddp.average_in_collective", "model.bias_dropout_fusion", "model.cross_entropy_fusion_impl",
 })  # fmt: skip
 ONLY_PRECISION_AWARE = ("optimizer.main_grads_dtype", "optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype",

@@ -75,7 +75,7 @@ def emit_recipe(config: RunConfig, options: RecipeOptions) -> Draft:
     return Draft(
         result=_result(run, emitted, options.format, written),
         findings=findings,
-        assumptions=(*run.assumptions, *emitted.notes, *_target(run)),
+        assumptions=(*run.assumptions, *emitted.notes, *_target(run), *_extension(emitted)),
         evidence=(Evidence(what="accepted field names", basis="exact", source="Megatron Bridge 0.6.2 config classes"),),
     )
 
@@ -97,6 +97,12 @@ def _target(run: Run) -> tuple[str, ...]:
     if wanted in (None, NEWEST):
         return ()
     return (f"emitted in the spelling of Megatron Bridge {NEWEST}, not {wanted}: names of other releases may differ",)
+
+
+def _extension(emitted: Emitted) -> tuple[str, ...]:
+    """Position settings that the recipe adds because the run is longer than the trained context."""
+    reasons = dict.fromkeys(s.why for s in emitted.settings if s.why.startswith("YaRN from"))
+    return tuple(f"{reason} (changes convergence: the model has to be trained through it)" for reason in reasons)
 
 
 def _checked(run: Run, allow_errors: bool) -> tuple[Finding, ...]:

@@ -166,6 +166,10 @@ def _completed(fields: dict[str, Any]) -> dict[str, Any]:
     layers, stages = fields.get("model.num_layers"), fields.get("model.pipeline_model_parallel_size", 1)
     if per_stage and layers:
         fields["model.virtual_pipeline_model_parallel_size"] = int(layers) // int(stages) // int(per_stage)
+    if fields.get("model.position_embedding_type") == "yarn" and not fields.get("model.multi_latent_attention"):
+        for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"):
+            if f"model.{name}" in fields:
+                fields[f"model.yarn_{name}"] = fields.pop(f"model.{name}")
     if fields.get("model.multi_latent_attention") and "model.rope_type" not in fields:
         fields["model.rope_type"] = "yarn"
     if "model.fp8" in fields and "model.fp8_recipe" not in fields:

@@ -24,7 +24,8 @@ CONVERGENCE_FIELDS = frozenset({
     "model.hidden_dropout", "model.attention_dropout", "rng.seed", "peft",
 })  # fmt: skip
 CONVERGENCE_SECTIONS = (
-    "mixed_precision.", "scheduler.", "optimizer.adam_", "optimizer.muon_", "peft.", "dataset.blend",
+    "model.yarn_", "model.rope_", "model.rotary_", "mixed_precision.", "scheduler.", "optimizer.adam_",
+    "optimizer.muon_", "peft.", "dataset.blend",
 )  # fmt: skip
 
 
