@@ -105,6 +105,48 @@ def test_an_earlier_out_of_memory_outranks_the_timeouts_that_follow() -> None:
     assert diagnose_failure(RUN, log="\n".join(log)).result.causes[0].cause == "logits_crossentropy_peak"
 
 
+def test_a_driver_out_of_memory_is_not_host_memory() -> None:
+    """cuMemCreate reports CUDA_ERROR_OUT_OF_MEMORY; Slurm's OUT_OF_MEMORY state is the host's."""
+    device = diagnose_failure(RUN, log="RuntimeError: CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY\n")
+    host = diagnose_failure(RUN, log="slurmstepd: error: *** STEP 7.0 ON n1 OUT_OF_MEMORY ***\n")
+    assert "host_memory" not in [c.cause for c in device.result.causes]
+    assert host.result.causes[0].cause == "host_memory"
+
+
+def test_ranks_killed_after_an_exception_are_not_host_memory() -> None:
+    """torchrun kills the other ranks with signal 9 once one has failed."""
+    lines = make_log.traceback("config", "ValueError: Invalid choices for recompute_modules: {'norm'}. Must be one of")
+    lines += [
+        "[0]: exitcode  : -9 (pid: 11)",
+        "torch.distributed.elastic: traceback : Signal 9 (SIGKILL) received by PID 11",
+    ]
+    assert diagnose_failure(RUN, log="\n".join(lines)).result.causes[0].cause == (
+        "config_refused:recompute-modules-valid-names"
+    )
+
+
+def test_gradients_that_are_not_finite_are_named() -> None:
+    """`grad norm: nan` in Megatron's line of a step."""
+    steps = "\n".join(make_log.step(n, tflops=60.0, grad_norm=float("nan")) for n in range(1, 5))
+    assert diagnose_failure(RUN, log=steps).result.causes[0].cause == "nan_gradients"
+
+
+HEALTHY = """\
+NCCL INFO NET/IB : Using [0]mlx5_0:1/IB, NVSHMEM_IB_ENABLE_IBGDA=true, NCCL_IB_TIMEOUT=22
+INFO:megatron: sequence_parallel: true, recompute_modules: [moe_act], cuda_graph_impl: none, te_rng_tracker: false
+  num_layers_in_first_pipeline_stage .............. None
+  virtual_pipeline_model_parallel_size ............ 4
+UserWarning: MTP with GDN layers and optimizer_cpu_offload; global_batch_size is divisible by everything
+"""
+
+
+def test_a_healthy_log_full_of_names_accuses_nobody() -> None:
+    """Printed arguments and library chatter hold every word that an error could hold."""
+    config = {key: value for key, value in RUN.items() if key not in ("gpu", "seq_length")}
+    answer = diagnose_failure(config, log=HEALTHY + make_log.step(1) + "\n" + make_log.step(2) + "\n")
+    assert [c.cause for c in answer.result.causes] == ["log_ends_without_error"]
+
+
 def test_a_log_without_an_error_says_so() -> None:
     """Cut off or killed from outside: nothing is invented."""
     steps = "\n".join(make_log.step(n, tflops=60.0) for n in range(1, 9))

@@ -18,6 +18,9 @@ TOLD = 0.92
 """Factor on a suspect that only a person's words point to."""
 GRAD_NORM_EXPLODES = 50.0
 """Largest over first gradient norm that counts as an explosion."""
+CONSEQUENCES = frozenset({"DistBackendError", "ChildFailedError", "DistNetworkError", "DistStoreError", "RayTaskError",
+                          "ActorDiedError", "BrokenPipeError", "KeyboardInterrupt", "SystemExit"})  # fmt: skip
+"""Exceptions that a rank raises because another rank is gone."""
 ABOVE_PEAK = 1.0
 """Model TFLOP/s over the device's dense peak: more is impossible."""
 
@@ -31,16 +34,22 @@ def causes_of(case: Case) -> list[Cause]:
 
 
 def _signature_causes(case: Case) -> Iterator[Cause]:
-    earlier_oom = bool(case.facts.ooms) or "host-oom-killer" in case.facts.hits
+    root = _has_root(case)
     for signature in signatures():
         hit = case.facts.hits.get(signature.id)
         if hit is None and not signature.is_told(case.told):
             continue
         seen = f'the log says "{hit.first[:140]}"' if hit else "as told"
         weight = 1.0 if hit else TOLD
-        if signature.follows_others and earlier_oom:
+        if signature.follows_others and root:
             weight *= 0.5
         yield from _suspects(case, signature, seen, weight)
+
+
+def _has_root(case: Case) -> bool:
+    """Whether the log holds a failure that is not itself likely a consequence of another rank's."""
+    own = any(not f.follower and f.kind not in CONSEQUENCES for f in case.facts.failures)
+    return own or bool(case.facts.ooms) or "host-oom-killer" in case.facts.hits
 
 
 def _suspects(case: Case, signature: Signature, seen: str, weight: float) -> Iterator[Cause]:
@@ -83,6 +92,8 @@ def _above_peak(case: Case) -> Iterator[Cause]:
 
 
 def _gradients(case: Case) -> Iterator[Cause]:
+    if case.facts.nan_steps:
+        yield Cause("nan_gradients", 0.55, f"{case.facts.nan_steps} printed steps have no finite gradient norm")
     first, worst = case.facts.first_grad_norm, case.facts.worst_grad_norm
     if not first or worst is None or worst < first * GRAD_NORM_EXPLODES:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 MAX_EVENTS = 16
@@ -82,6 +83,7 @@ class Failure:
     frames: tuple[str, ...]
     rank: str | None
     place: str | None
+    follower: bool = False
 
 
 @dataclass
@@ -108,6 +110,7 @@ class LogFacts:
     first_grad_norm: float | None = None
     worst_grad_norm: float | None = None
     iteration_count: int = 0
+    nan_steps: int = 0
     reports: dict[int, MemoryReport] = field(default_factory=dict)
     theoretical_bytes: dict[str, float] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
@@ -128,9 +131,11 @@ class LogFacts:
         self.iteration_count += 1
         self.first_iteration = self.first_iteration or step
         self.last_iteration = step
-        if step.tflops is not None:
+        if step.tflops is not None and math.isfinite(step.tflops):
             self.best_tflops = max(self.best_tflops or 0.0, step.tflops)
-        if step.grad_norm is not None:
+        if step.grad_norm is not None and not math.isfinite(step.grad_norm):
+            self.nan_steps += 1
+        elif step.grad_norm is not None:
             if self.first_grad_norm is None:
                 self.first_grad_norm = step.grad_norm
             self.worst_grad_norm = max(self.worst_grad_norm or 0.0, step.grad_norm)

@@ -14,7 +14,7 @@ from moe_long_context.units import MIB
 GB = 1e9
 """Bytes of what Bridge's memory report calls GB. Source: megatron-bridge 0.6.2 train_utils.py report_memory."""
 
-_NUMBER = r"([-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf))"
+_NUMBER = r"([-+]?(?:\d{1,18}(?:\.\d{0,18})?(?:[eE][-+]?\d{1,3})?|nan|inf))"
 _ITERATION = re.compile(r"\biteration\s+(\d{1,12})\s*/\s*\d{1,12}\s*\|")
 _FIELDS = {
     "step_time_s": re.compile(rf"elapsed time per iteration \(ms\):\s*{_NUMBER}"),
@@ -24,9 +24,9 @@ _FIELDS = {
 }
 _BRIDGE_STEP = re.compile(rf"Step Time : {_NUMBER}s GPU utilization: {_NUMBER}MODEL_TFLOP")
 _REPORT = re.compile(r"\[Rank (\d{1,7})\]\s*(?:\(after (\d{1,12}) iterations?\))?[^|]{0,80}memory \((MB|GB)\)\s*\|(.*)")
-_PAIR = re.compile(r"([\w -]{3,60}):\s*(\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
+_PAIR = re.compile(r"([\w -]{3,60}):\s*(\d{1,18}(?:\.\d{1,12})?(?:e[-+]?\d{1,2})?)")
 _COUNTS = re.compile(r"count|retries|retires")
-_THEORY = re.compile(r"(weight and optimizer|activation|total)\s*=\s*(\d+(?:\.\d+)?) MB")
+_THEORY = re.compile(r"(weight and optimizer|activation|total)\s*=\s*(\d{1,12}(?:\.\d{1,6})?) MB")
 _WORLD = re.compile(
     r"using world size: (\d{1,7}), data-parallel size: (\d{1,7})(?:, context-parallel size:? (\d{1,7}))?"
     r".{0,120}?tensor-model-parallel size: (\d{1,7}).{0,80}?pipeline-model-parallel size: (\d{1,7})"

@@ -26,7 +26,11 @@ _LOOKS_LIKE_PATH = re.compile(r"^[^\s]{1,400}\.(?:log|txt|out|err|gz|stdout|stde
 
 
 class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
+    """An open binary file or a decompressor."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; empty at the end."""
+        ...
 
 
 class Block(NamedTuple):

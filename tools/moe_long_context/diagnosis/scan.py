@@ -106,15 +106,17 @@ def _read_line(facts: LogFacts, block: Block, start: int) -> None:
     end = line_at(block.lines, start)[1]
     line = _split(as_text(block.lines[start:end]), facts.n_bytes + start)
     _read_numbers(facts, line)
+    follower = False
     for signature in signatures():
         if signature.is_on(line.text):
+            follower = follower or signature.follows_others
             hit = facts.hits.setdefault(signature.id, SignatureHit(0, redact(line.text), line.offset, line.rank))
             hit.count += 1
     if IS_OOM.search(line.text) and "ray.exceptions" not in line.text:
         facts.see_oom(_oom(facts, block, line, start, end))
     elif match := _EXCEPTION.match(line.text.strip()):
         frames = _frames(block, line, start) if len(facts.failures) < MAX_EVENTS else ()
-        failure = Failure(match.group(1), redact(match.group(2)), frames, line.rank, place_of(frames))
+        failure = Failure(match.group(1), redact(match.group(2)), frames, line.rank, place_of(frames), follower)
         facts.see_failure(failure, line.offset)
 
 

@@ -12,7 +12,7 @@ from moe_long_context.units import GIB, KIB, MIB
 
 _UNIT = {"bytes": 1, "byte": 1, "b": 1, "kib": KIB, "kb": KIB, "mib": MIB, "mb": MIB, "gib": GIB, "gb": GIB,
          "tib": GIB * KIB}  # fmt: skip
-_SIZE = r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B|bytes?)"
+_SIZE = r"(\d{1,9}(?:\.\d{1,6})?)\s*([KMGT]?i?B|bytes?)"
 _FIELDS = {
     "requested": rf"[Tt]ried to allocate {_SIZE}",
     "capacity": rf"total capac(?:i)?ty of {_SIZE}|{_SIZE} total capacity",
@@ -27,7 +27,8 @@ _FIELDS = {
 _PATTERNS = {name: re.compile(text) for name, text in _FIELDS.items()}
 _OTHER = re.compile(rf"Process \d+ has {_SIZE} memory in use")
 IS_OOM = re.compile(
-    r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|CUDA driver error: out of memory|"
+    r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|"
+    r"CUDA error: out of memory|CUDA driver error: out of memory|"
     r"CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|HIP out of memory|Failed to CUDA (?:calloc|malloc)|"
     r"CUDNN_STATUS_ALLOC_FAILED|Cuda failure \S{0,8} ?'?out of memory"
 )
