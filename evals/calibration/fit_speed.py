@@ -125,7 +125,7 @@ def fit(rows: Sequence[Row], start: Parameters) -> Parameters:
         return np.concatenate([weights * errors / 0.1, (x - first) / PRIOR_WIDTH])
 
     done = least_squares(residuals, np.clip(first, low, high), bounds=(low, high), loss="soft_l1", diff_step=1e-3)
-    return unpack(done.x)
+    return {p: Efficiency(*(float(f"{value:.4g}") for value in e)) for p, e in unpack(done.x).items()}
 
 
 NEIGHBOURS = {
@@ -240,7 +240,7 @@ def write(parameters: Parameters, interval: tuple[float, float]) -> None:
     """Replace the fitted values and the interval in the data file, leaving everything else as it stands."""
     text = FILE.read_text(encoding="utf-8")
     for name in fitted_names():
-        values = ", ".join(f"{p}: {getattr(parameters[p], name):.3g}" for p in document()["platforms"])
+        values = ", ".join(f"{p}: {getattr(parameters[p], name):.4g}" for p in document()["platforms"])
         text = re.sub(rf"(\n  {name}:\n(?:    .*\n)*?    value: )\{{.*\}}", rf"\g<1>{{{values}}}", text)
     text = re.sub(r"(\ninterval:\n(?:  .*\n)*?  low: )\S+", rf"\g<1>{interval[0]:.2f}", text)
     text = re.sub(r"(\ninterval:\n(?:  .*\n)*?  high: )\S+", rf"\g<1>{interval[1]:.2f}", text)

@@ -111,7 +111,7 @@ def assumes_sequence_parallel(run: Run) -> bool:
 def _imbalance(run: Run) -> float:
     """Tokens of the fullest expert rank over the mean; a capacity caps it, padding to capacity fills it."""
     moe = run.written.moe
-    if moe.capacity_factor is None:
+    if not moe.capacity_factor:
         return moe.token_imbalance
     return moe.capacity_factor if moe.pad_to_capacity else min(moe.token_imbalance, moe.capacity_factor)
 
@@ -142,7 +142,8 @@ def _cp_exchange(run: Run) -> tuple[str, int]:
     if assumes_hierarchical(run):
         return "a2a+p2p", run.gpu.nvlink_domain // run.sizes.tp
     if comm == "a2a+p2p":
-        return comm, sizes[0] if sizes else max(1, min(run.sizes.cp, run.gpu.nvlink_domain // run.sizes.tp))
+        inner = sizes[0] if sizes else run.gpu.nvlink_domain // run.sizes.tp
+        return comm, max(1, min(run.sizes.cp, inner))
     return comm, run.sizes.cp if comm == "a2a" else 1
 
 

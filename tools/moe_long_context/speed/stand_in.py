@@ -118,6 +118,7 @@ def notes(run: Run) -> tuple[str, ...]:
         out.append("overlap.ep_a2a = False (framework default)")
     if run.arch.experimental_attention_variant == "dsa":
         out.append("sparse attention as one fused kernel (Megatron-Core's own path gathers keys and is times slower)")
+        out.append("model FLOPs count sparse attention as full, as Megatron prints them: MFU can pass 1")
     if run.arch.is_moe and c.moe.token_imbalance == 1.0:
         out.append("moe.token_imbalance = 1.0 (balanced routing)")
     return tuple(out)
