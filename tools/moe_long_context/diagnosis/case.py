@@ -20,7 +20,7 @@ SIZE_FIELDS = {
     "tp": "tensor_model_parallel_size", "cp": "context_parallel_size", "pp": "pipeline_model_parallel_size",
     "ep": "expert_model_parallel_size",
 }  # fmt: skip
-_RL = re.compile(r"\b(?:verl|slime|nemo[-_ ]?rl|grpo|ppo|rollout|vllm|sglang|actor|skyrl|roll)\b", re.I)
+_RL = re.compile(r"\b(?:verl|slime|nemo[-_ ]?rl|grpo|ppo|rollout|vllm|sglang|actor|skyrl|roll|reward|policy|between (?:the )?phases)\b", re.I)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Case:
     @property
     def died_of_memory(self) -> bool:
         """Whether a device allocation failed, or a person says so."""
-        told = re.search(r"\boom\b|out of (?:gpu |cuda |device )?memory", self.told, re.I)
+        told = re.search(r"\boom(?:s|ed|ing)?\b|out of (?:gpu |cuda |device )?memory", self.told, re.I)
         return bool(self.facts.ooms) or (bool(told) and "host-oom-killer" not in self.facts.hits)
 
     def stage_of(self, rank: str | None) -> int | None:

@@ -25,6 +25,8 @@ LATE_STEPS = 20
 FRAGMENTED_SHARE = 0.05
 """Share of the device that is reserved but unused from which fragmentation is worth naming; running jobs show 3-9 %
 (SimuMax B200 runs: reserved over allocated 1.03 to 1.09)."""
+LARGEST_DEVICE_BYTES = 288 * GIB
+"""No training GPU of the catalog has more; used where the GPU was not given."""
 FRAGMENTED_RATIO = 1.15
 """Reserved over allocated above which fragmentation is worth naming; B200 runs show 1.03 to 1.09."""
 POOLS_SHARE = 0.08
@@ -186,18 +188,19 @@ def _cause_of_place(place: str) -> str | None:
 
 def _estimate_causes(case: Case) -> Iterator[Cause]:
     """The largest parts of the estimated peak, on the stage that peaks."""
-    if case.memory is None or "gpu" in case.run.missing:
+    if case.memory is None:
         return
     worst = case.memory.peak
-    if verdict(case.run, peak_interval(case.run, worst)) == "yes":
+    known_gpu = "gpu" not in case.run.missing
+    if known_gpu and verdict(case.run, peak_interval(case.run, worst)) == "yes":
         yield from _fits_by_estimate(case, worst)
-    capacity = case.run.gpu.memory_bytes
+    capacity = case.run.gpu.memory_bytes if known_gpu else LARGEST_DEVICE_BYTES
     known_place = 0.6 if case.oom is not None and case.oom.place else 1.0
     most_static = max(case.memory.stages, key=lambda stage: stage.static_bytes)
     if most_static.static_bytes >= capacity * STATIC_SHARE and not _refuted(case, most_static.static_bytes):
         text = (
             f"weights, gradients and optimizer alone need {gib(most_static.static_bytes):.1f} of "
-            f"{case.run.gpu.memory_gib:.1f} GiB on stage {most_static.stage}"
+            f"{gib(capacity):.1f} GiB on stage {most_static.stage}"
         )
         seen_elsewhere = case.oom is not None and case.oom.place is not None and case.oom.place not in STATE_PLACES
         yield Cause("model_states", 0.8 if seen_elsewhere else 0.95, text)
