@@ -142,6 +142,8 @@ def _megatron_path(name: Any) -> str:
             return FLAT[bare]
         if bare in top_level() and bare not in ("optimizer", "env"):
             return bare
+    if text in PHANTOMS:
+        return f"megatron\0{PHANTOMS[text]}"
     if dotted in by_path() or (bare and section in _FREE_SECTIONS):
         return f"megatron\0{dotted}"
     known = {*top_level(), *ALIASES, *FLAT, *by_name(), *(f"{s}.{n}" for s in SECTIONS for n in _section_names(s))}
@@ -149,6 +151,14 @@ def _megatron_path(name: Any) -> str:
         known = {*by_path(), *known}
     raise UnknownNameError("key", shorten(text, 100), known, code="unknown_key")
 
+
+PHANTOMS = {
+    "optimizer.offload_optimizer_states": "optimizer.offload_optimizer_states",
+    "offload_optimizer_states": "optimizer.offload_optimizer_states",
+    "model.dynamic_context_parallel": "model.dynamic_context_parallel",
+    "dynamic_context_parallel": "model.dynamic_context_parallel",
+}
+"""Fields that public guidance names but no release has: read, so that a rule can say so."""
 
 _FREE_SECTIONS = ("env_vars", "cluster", "moe_long_context")
 

@@ -68,7 +68,11 @@ def main(arguments: list[str]) -> int:
         for name, text in wanted.items():
             (folder / name).write_text(text, encoding="utf-8")
         return 0
-    stale = [n for n, text in wanted.items() if not (folder / n).is_file() or (folder / n).read_text(encoding="utf-8") != text]
+    stale = [
+        n
+        for n, text in wanted.items()
+        if not (folder / n).is_file() or (folder / n).read_text(encoding="utf-8") != text
+    ]
     extra = [f.name for f in folder.glob("*.md") if f.name not in wanted]
     if stale or extra:
         print(f"stale: {stale} extra: {extra}; run: python -m moe_long_context.rules.pages --write {folder}")

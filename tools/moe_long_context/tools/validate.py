@@ -21,9 +21,13 @@ class ValidateOptions(Options):
     """Options of `validate_config`."""
 
     fix: bool = Field(default=False, description="also return the repaired configuration and its edits")
-    output: str | None = Field(default=None, max_length=4096, description="with fix: file to write the repaired configuration to")
+    output: str | None = Field(
+        default=None, max_length=4096, description="with fix: file to write the repaired configuration to"
+    )
     force: bool = Field(default=False, description="overwrite the output file")
-    explain: str | None = Field(default=None, max_length=80, description="a rule id: return its page instead of checking")
+    explain: str | None = Field(
+        default=None, max_length=80, description="a rule id: return its page instead of checking"
+    )
     format: Literal["table", "sarif"] = Field(default="table", description="sarif: also return a SARIF 2.1.0 log")
 
 
@@ -103,9 +107,13 @@ def _write(fixed: RunConfig, options: ValidateOptions) -> str:
 
     path = Path(str(options.output))
     if path.exists() and not options.force:
-        raise UnreadableFileError(f"{shorten(str(path))} exists.", given=str(path), fix="name another file, or pass --force")
+        raise UnreadableFileError(
+            f"{shorten(str(path))} exists.", given=str(path), fix="name another file, or pass --force"
+        )
     try:
         path.write_text(yaml.safe_dump(fixed.written(), sort_keys=False), encoding="utf-8")
     except OSError as error:
-        raise UnreadableFileError(f"{shorten(str(path))} cannot be written: {error.strerror}.", given=str(path)) from None
+        raise UnreadableFileError(
+            f"{shorten(str(path))} cannot be written: {error.strerror}.", given=str(path)
+        ) from None
     return str(path)
