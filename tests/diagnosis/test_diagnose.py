@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from moe_long_context.diagnosis.remedy import REMEDIES, even_layout
 from moe_long_context.diagnosis.signature import signatures
 from moe_long_context.diagnosis.tensors import matches
 from moe_long_context.mesh.layout_string import layout_problems, stages_of
+from moe_long_context.rules import all_rules
 from moe_long_context.tools import diagnose_failure, estimate_memory
 from moe_long_context.units import GIB
 
@@ -171,6 +173,16 @@ def test_hints_add_up_but_never_to_certainty() -> None:
 def test_an_even_layout_is_accepted_by_the_framework(layers: int, stages: int, mtp: int) -> None:
     """Megatron-Core's validate_layer_layout: every layer once, E first, L last, MTP before the loss."""
     assert layout_problems(stages_of(even_layout(layers, stages, mtp)), layers, mtp, stages) == []
+
+
+def test_every_refusal_is_named_with_a_fix() -> None:
+    """The failing example of each rule of severity error: the rule is among the causes and something is advised."""
+    for rule in (r for r in all_rules().values() if r.severity == "error" and r.id != "weights-exceed-memory"):
+        family = import_module(f"moe_long_context.rules.families.{rule.family.replace('-', '_')}")
+        example = {**rule.fails.get("base", family.BASE), **{k: v for k, v in rule.fails.items() if k != "base"}}
+        result = diagnose_failure(example).result
+        assert f"config_refused:{rule.id}" in [c.cause for c in result.causes], rule.id
+        assert result.fixes, rule.id
 
 
 def test_every_signature_is_whole() -> None:

@@ -20,7 +20,11 @@ SIZE_FIELDS = {
     "tp": "tensor_model_parallel_size", "cp": "context_parallel_size", "pp": "pipeline_model_parallel_size",
     "ep": "expert_model_parallel_size",
 }  # fmt: skip
-_RL = re.compile(r"\b(?:verl|slime|nemo[-_ ]?rl|grpo|ppo|rollout|vllm|sglang|actor|skyrl|roll|reward|policy|between (?:the )?phases)\b", re.I)
+_RL = re.compile(
+    r"\b(?:verl|slime|nemo[-_ ]?rl|grpo|ppo|rollout|vllm|sglang|actor|skyrl|roll|reward|policy|"
+    r"between (?:the )?phases)\b",
+    re.I,
+)
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,12 @@ def _refused(case: Case) -> Iterator[Cause]:
     if case.facts.iteration_count:
         return
     base = 0.35 if _reached_a_step(case) else 0.9 if case.facts.failures else 0.8
+    if not case.facts.is_a_log and any(s.is_told(case.told) for s in signatures()):
+        base = min(base, 0.45)
     for finding in case.findings:
-        if finding.severity == "error":
+        if finding.rule == "weights-exceed-memory":
+            yield Cause("model_states", 0.3 if case.died_of_memory else 0.8, finding.message)
+        elif finding.severity == "error":
             yield Cause(f"config_refused:{finding.rule}", base, finding.message)
 
 

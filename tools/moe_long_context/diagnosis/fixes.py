@@ -168,6 +168,9 @@ SAME_SPEED = 0.05
 NOT_WORTH_IT = 0.985
 """A change that lowers the peak by less than 1.5 % is left out of a combination."""
 
+MEMORY_RULES = frozenset({"weights-exceed-memory"})
+"""Rules about memory, which `fits` says already; a change is not illegal for leaving a run too large."""
+
 MEMORY_CAUSES = frozenset({"logits_crossentropy_peak", "activations", "model_states", "optimizer_state_lazy_alloc"})
 
 
@@ -311,7 +314,7 @@ def _needs_shape(change: Change) -> bool:
 
 def _estimated(base: _Base, config: RunConfig, run: Run, change: Change, repairs: str | None) -> Trial:
     broken = error_rules(run) if base.case.knows_sizes or repairs else frozenset()
-    errors = broken - (base.errors - {repairs})
+    errors = broken - (base.errors - {repairs}) - MEMORY_RULES
     if base.peak is None and not base.case.knows_model:
         return Trial(config, change, None, None, frozenset())
     try:

@@ -308,3 +308,38 @@ def _no_num_layers(run: Run) -> Iterator[Change]:
 def _overlap_copies(run: Run) -> Iterator[Change]:
     if run.cpu_offload_fraction:
         yield {"megatron": {"optimizer.overlap_cpu_optimizer_d2h_h2d": True}}
+
+
+@remedy("dispatcher=deepep", "needs DeepEP; fragile between nodes")
+def _deepep(run: Run) -> Iterator[Change]:
+    if run.dispatcher != "deepep":
+        yield {"dispatcher": "deepep"}
+
+
+@remedy("cp_comm_type=all_gather", "keys and values of the whole sequence on every rank", "cp_comm_type=allgather")
+def _all_gather(run: Run) -> Iterator[Change]:
+    if run.cp_comm_type != "all_gather":
+        yield {"cp_comm_type": "all_gather", "hierarchical_context_parallel_sizes": None}
+
+
+@remedy("graph_dropless_modules", "experts run eagerly: their token counts change from step to step")
+def _graph_modules(run: Run) -> Iterator[Change]:
+    if run.written.cuda_graph.impl != "none":
+        yield {"cuda_graph": {"impl": run.written.cuda_graph.impl, "modules": ["attn", "moe_router", "moe_preprocess"]}}
+        yield {"cuda_graph": {"impl": run.written.cuda_graph.impl, "modules": ["attn", "moe_router"]}}
+
+
+@remedy("disable_activation_offload", "the offloaded activations stay on the GPU")
+def _no_activation_offload(run: Run) -> Iterator[Change]:
+    if run.offload_modules:
+        yield {"activation_offload": {"modules": None}}
+
+
+@remedy("use_precision_aware_optimizer", "none")
+def _precision_aware(run: Run) -> Iterator[Change]:
+    yield {"optimizer": {"precision_aware": True, "distributed": True}}
+
+
+@remedy("drop_fp8_param_gather", "BF16 weights stay on the GPU")
+def _no_fp8_gather(run: Run) -> Iterator[Change]:
+    yield {"megatron": {"mixed_precision.fp8_param_gather": False, "mixed_precision.fp8_param": False}}

@@ -145,3 +145,15 @@ def _rebalance(run: Run) -> Iterator[Change]:
         letters[0] = "E" + letters[0]
         letters[-1] += "m" * run.mtp + "L"
         yield _clear_layout(run, run.sizes.pp) | {"pipeline_model_parallel_layout": "|".join(letters)}
+
+
+@remedy("drop_vpp", "a larger pipeline bubble")
+def _no_vpp(run: Run) -> Iterator[Change]:
+    if run.sizes.vpp > 1 or run.vpp_written:
+        yield _clear_layout(run, run.sizes.pp)
+
+
+@remedy("gbs_for_pipeline", "changes the training: a larger global batch")
+def _gbs_pipeline(run: Run) -> Iterator[Change]:
+    unit = run.micro_batch_size * max(run.sizes.dp, 1) * run.sizes.pp
+    yield {"global_batch_size": max(-(-run.global_batch_size // unit), 1) * unit}
