@@ -6,8 +6,10 @@ from moe_long_context.config.resolve import Run, resolve
 from moe_long_context.memory.parameters import StageParameters
 from moe_long_context.memory.states import HOST_BYTES_PER_ELEMENT, StateBytes, stage_states
 
-BASE = {"model": "qwen3-30b-a3b", "gpu": "H100", "num_gpus": 16, "seq_length": 4096, "ep": 4, "tp": 2, "pp": 2, "sp":
-True} STAGE = StageParameters(dense=1000, expert=4000, embedding=300, output=0, router=10, linear=4600, buffers=0)
+BASE = {
+    "model": "qwen3-30b-a3b", "gpu": "H100", "num_gpus": 16, "seq_length": 4096, "ep": 4, "tp": 2, "pp": 2, "sp": True,
+}  # fmt: skip
+STAGE = StageParameters(dense=1000, expert=4000, embedding=300, output=0, router=10, linear=4600, buffers=0)
 
 
 def run(**changes: object) -> Run:

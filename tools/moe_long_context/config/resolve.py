@@ -17,6 +17,8 @@ from moe_long_context.catalog.loader import first_problem, model_entry
 from moe_long_context.catalog.loader import gpu as gpu_named
 from moe_long_context.config.run_config import RunConfig
 from moe_long_context.errors import BadValueError, InvalidLayoutError, shorten
+from moe_long_context.mesh.balance import balanced_stages
+from moe_long_context.mesh.layout_string import write_layout
 from moe_long_context.mesh.partition import Partition, PartitionRequest, partition
 from moe_long_context.mesh.sizes import Sizes, min_gpus, num_microbatches
 
@@ -93,9 +95,49 @@ class Run:
         self.sizes = Sizes(self.num_gpus, tp, cp, pp, self._vpp(pp), ep, etp)
         sp = c.sequence_parallel
         if sp is None and tp > 1:
-            self._assume("sequence_parallel = False (framework default; MoE with TP > 1 refuses it)")
+            sp = self.bridge and self.arch.is_moe
+            self._assume(
+                f"sequence_parallel = {sp} ({'Bridge MoE recipes set it with TP > 1' if sp else 'framework default'})"
+            )
         self.sequence_parallel = bool(sp) and tp > 1
         self.cp_comm_type = c.cp_comm_type or "p2p"
+
+    @cached_property
+    def account_embedding(self) -> bool:
+        """account_for_embedding_in_pipeline_split, by the released recipe where nothing else splits the layers."""
+        return self._accounted("account_for_embedding_in_pipeline_split")
+
+    @cached_property
+    def account_loss(self) -> bool:
+        """account_for_loss_in_pipeline_split, by the released recipe where nothing else splits the layers."""
+        return self._accounted("account_for_loss_in_pipeline_split")
+
+    def _accounted(self, name: str) -> bool:
+        c = self.written
+        given = getattr(c, name)
+        if given is not None:
+            return bool(given)
+        other = (
+            c.pipeline_model_parallel_layout,
+            c.num_layers_in_first_pipeline_stage,
+            c.num_layers_in_last_pipeline_stage,
+        )
+        takes = (
+            self.bridge
+            and self.sizes.pp > 1
+            and all(value is None for value in other)
+            and "model.num_layers" not in c.megatron
+        )
+        if takes and self.recipe_defaults.get(name):
+            self._assume(f"{name} = True (the model's released recipe)")
+            return True
+        return False
+
+    @property
+    def recipe_layout_known(self) -> bool:
+        """Whether the model's released recipe has its own layout for this PP and VPP."""
+        known = self.recipe_defaults.get("pipeline_layouts", ()) if self.bridge else ()
+        return [self.sizes.pp, self.sizes.vpp] in [list(pair) for pair in known]
 
     @property
     def frontend_name(self) -> str:
@@ -206,7 +248,30 @@ class Run:
         Raises:
             InvalidLayoutError: layers do not divide, or the layout is refused.
         """
-        return partition(self.partition_request)
+        request = self.partition_request
+        try:
+            return partition(request)
+        except InvalidLayoutError:
+            if request.layout is not None or request.first is not None or request.last is not None:
+                raise
+        return partition(request._replace(layout=self._balanced_layout(request)))
+
+    def _balanced_layout(self, request: PartitionRequest) -> str:
+        """A stand-in where nothing says how to split layers that do not divide: the estimate still has a meaning.
+
+        Raises:
+            InvalidLayoutError: fewer layers than chunks.
+        """
+        chunks = request.pp * (request.vpp or 1)
+        if request.num_layers < chunks - 1:
+            raise InvalidLayoutError(
+                f"{request.num_layers} layers cannot fill PP*VPP = {chunks} stages.",
+                given=str(chunks),
+                fix="lower PP or VPP",
+            )
+        layout = write_layout(balanced_stages(request.num_layers, request.mtp, chunks))
+        self._assume(f"pipeline_model_parallel_layout = {layout} (balanced; nothing given splits the layers)")
+        return layout
 
     @property
     def partition_request(self) -> PartitionRequest:
@@ -220,8 +285,8 @@ class Run:
             layout=c.pipeline_model_parallel_layout,
             first=c.num_layers_in_first_pipeline_stage,
             last=c.num_layers_in_last_pipeline_stage,
-            account_embedding=bool(c.account_for_embedding_in_pipeline_split),
-            account_loss=bool(c.account_for_loss_in_pipeline_split),
+            account_embedding=self.account_embedding,
+            account_loss=self.account_loss,
         )
 
     def require_mesh(self) -> None:

@@ -28,7 +28,7 @@ def _uneven(run: Run) -> bool:
 
 
 def _account(run: Run) -> bool:
-    return any(getattr(run.written, name) for name in ACCOUNT)
+    return run.account_embedding or run.account_loss
 
 
 def _stages(run: Run) -> tuple[str, ...] | None:
@@ -85,7 +85,8 @@ def _p2p(run: Run) -> str | None:
     fields=f"model.num_layers {PP}", source=BLOCK, fails={"pp": 5, "num_gpus": 40}, passes={},
 )  # fmt: skip
 def _div_pp(run: Run) -> str | None:
-    if _layout(run) is not None or _uneven(run) or _account(run) or run.arch.num_layers % run.sizes.pp == 0:
+    other = _layout(run) is not None or _uneven(run) or _account(run) or run.recipe_layout_known
+    if other or run.arch.num_layers % run.sizes.pp == 0:
         return None
     return f"{run.arch.num_layers} layers do not divide over PP={run.sizes.pp}"
 
@@ -120,8 +121,8 @@ def _div_vpp(run: Run) -> str | None:
 def _account_div(run: Run) -> str | None:
     if _layout(run) is not None or not _account(run):
         return None
-    c, s = run.written, run.sizes
-    total = run.arch.num_layers + bool(c.account_for_embedding_in_pipeline_split) + bool(c.account_for_loss_in_pipeline_split)
+    s = run.sizes
+    total = run.arch.num_layers + run.account_embedding + run.account_loss
     if total % s.pp:
         return f"{total} layers with the accounted ends do not divide over PP={s.pp}"
     return f"{total // s.pp} per rank do not divide over VPP={s.vpp}" if total // s.pp % s.vpp else None
@@ -321,7 +322,7 @@ def _bubble(run: Run) -> str | None:
 def _helper(run: Run) -> str | None:
     known = {(1, 1), (4, 1), (8, 1), (4, 2), (16, 1), (8, 2), (4, 4)}
     pair = (run.sizes.pp, run.sizes.vpp)
-    if run.model_id != "deepseek-v3" or _layout(run) is not None or pair in known:
+    if run.model_id != "deepseek-v3" or _layout(run) is not None or pair in known or run.sizes.pp == 1:
         return None
     return f"PP={pair[0]} VPP={pair[1]} is not in the helper's table {sorted(known)}"
 
