@@ -1,0 +1,1 @@
+"""Models and GPUs as data with sources, and a reader of Hugging Face config.json files."""
