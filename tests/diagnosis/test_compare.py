@@ -74,6 +74,13 @@ def test_what_lies_between_two_versions_is_listed() -> None:
     assert not any("KV heads" in topic for topic in topics)
 
 
+def test_a_rule_that_ends_between_two_versions_is_listed() -> None:
+    """Core 0.17 refuses gated-delta-net layers under context parallelism, 0.18 does not: the rule ends."""
+    old, new = ({**BASE, "versions": {"megatron_core": v}} for v in ("0.17", "0.18"))
+    ends = [c["topic"] for c in compare_configs(old, new).result.version_changes if c["kind"] == "refusal ends"]
+    assert any(topic.startswith("gdn-cp-unsupported-old") for topic in ends)
+
+
 def test_the_plan_separates_container_source_and_defaults() -> None:
     """Every axis is one run, and what the configurations differ in is to be halved."""
     plan = compare_configs(BASE, {**BASE, "cp": 4}).result.bisect_plan

@@ -43,9 +43,11 @@ def test_a_size_that_no_tensor_has_is_not_explained() -> None:
 
 def test_the_rank_that_failed_is_placed_in_the_pipeline() -> None:
     """Megatron's default order: pipeline stage = rank // (GPUs / PP); rank 13 of 16 at PP 4 is on stage 3."""
-    config = {**RUN, "pp": 4, "ep": 2, "pipeline_model_parallel_layout": "Et*10|t*10|t*10|t*10L"}
+    config = {**RUN, "model": "qwen3-30b-a3b", "pp": 4, "ep": 2}
     answer = diagnose_failure(config, log="\n".join(make_log.oom("experts", 2.0, 80.0, rank=13)))
-    assert (answer.result.failed_allocation.rank, answer.result.failed_allocation.pipeline_stage) == ("13", 3)
+    failed = answer.result.failed_allocation
+    assert (failed.rank, failed.pipeline_stage) == ("13", 3)
+    assert failed.stage_holds == "ttttttttttttL: 12 gqa+moe"
 
 
 def test_what_a_fix_saves_is_the_difference_of_two_estimates() -> None:

@@ -11,8 +11,10 @@ from typing import Any, Literal, NamedTuple
 from moe_long_context.config.framework_fields import default_of
 from moe_long_context.config.resolve import Run, resolve
 from moe_long_context.config.run_config import RunConfig
-from moe_long_context.errors import MoeError
+from moe_long_context.errors import MoeError, UnknownNameError
 from moe_long_context.memory.estimate import StageEstimate, estimate
+from moe_long_context.rules import all_rules
+from moe_long_context.rules.versions import core_of, within
 from moe_long_context.speed import StepTime, step_time
 from moe_long_context.yaml_safe import load_file
 
@@ -159,7 +161,20 @@ def _peak_with(a: RunConfig, difference: Difference) -> float | None:
 def version_changes(a: RunConfig, b: RunConfig) -> list[VersionChange]:
     """Behaviours that changed between the versions of two runs; a version that is not given counts as the newest."""
     rows = load_file(Path(__file__).parent / "version_changes.yaml")
-    return [VersionChange(**row) for row in rows if _between(row, a, b)]
+    return [*(VersionChange(**row) for row in rows if _between(row, a, b)), *_rules_between(a, b)]
+
+
+def _rules_between(a: RunConfig, b: RunConfig) -> Iterator[VersionChange]:
+    """Rules that hold for the core of one side only; none where a version is one that the rules were not read from."""
+    try:
+        left, right = core_of(a), core_of(b)
+    except UnknownNameError:
+        return
+    for rule in all_rules().values():
+        before, after = within(left, rule.since, rule.until), within(right, rule.since, rule.until)
+        if before != after:
+            kind = "refusal begins" if after else "refusal ends"
+            yield VersionChange("megatron_core", rule.since or rule.until or "", f"{rule.id}: {rule.title}", kind)
 
 
 def _between(row: dict[str, str], a: RunConfig, b: RunConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from pydantic import Field
@@ -69,6 +70,7 @@ class FailedAllocation(Frozen):
     place: str
     rank: str | None
     pipeline_stage: int | None
+    stage_holds: str = Field(default="", description="chunks of that stage in layout letters, and its kinds of layers")
     after_iteration: int | None
     explained: tuple[str, ...] = Field(description="tensors of the model that have this size")
 
@@ -137,9 +139,22 @@ def _allocation(found: Diagnosis) -> FailedAllocation | None:
         place=words_for(event.place),
         rank=event.rank,
         pipeline_stage=found.case.stage_of(event.rank),
+        stage_holds=_stage_holds(found, found.case.stage_of(event.rank)),
         after_iteration=event.iteration,
         explained=tuple(f"{m.tensor.name}: {m.tensor.formula} = {gib(m.tensor.n_bytes):.2f} GiB" for m in explained),
     )
+
+
+def _stage_holds(found: Diagnosis, stage: int | None) -> str:
+    """`Et*4|t*4: 3 mla+dense, 5 mla+moe` for a stage; empty where it cannot be told."""
+    if stage is None or found.case.memory is None:
+        return ""
+    run = found.case.run
+    chunks = run.partition.of_rank(stage)
+    kinds = [k for c in chunks for k in run.arch.layer_kinds[c.first : c.first + c.layers]]
+    counts = Counter(f"{kind.attention}+{kind.ffn}" for kind in kinds)
+    listed = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"{'|'.join(chunk.letters for chunk in chunks)}: {listed}"
 
 
 def _gib(n_bytes: float | None) -> float | None:
