@@ -187,6 +187,28 @@ def test_every_refusal_is_named_with_a_fix() -> None:
         assert result.fixes, rule.id
 
 
+TOLD = {
+    "the host was killed at step 2, the node is full at 1 TB": "host_memory",
+    "training hangs after ten minutes in DeepEP on four nodes": "deepep_internode_transport",
+    "OOM on the last pipeline stage only": "logits_crossentropy_peak",
+    "OOM on pipeline stage 0 with PP 8": "activations",
+    "the loss is NaN from the first step": "nan_gradients",
+    "a checkpoint cannot be resumed with a different TP": "optimizer_state_not_reshardable",
+    "CUDA error: an illegal memory access was encountered": "other_rank_died_first",
+    "ValueError: num_query_groups (2) must be a multiple of tensor_model_parallel_size (8).": (
+        "config_refused:kv-groups-vs-tp"
+    ),
+}
+
+
+@pytest.mark.parametrize("symptom", TOLD, ids=range(len(TOLD)))
+def test_a_symptom_in_words_is_enough_to_start(symptom: str) -> None:
+    """People tell or paste one line before they look for the log; either door takes it."""
+    for answer in (diagnose_failure(symptom=symptom), diagnose_failure(log=symptom)):
+        assert answer.result.causes[0].cause == TOLD[symptom]
+        assert answer.result.missing
+
+
 def test_every_signature_is_whole() -> None:
     """A signature has texts or words, suspects, a source; its fixes and questions exist."""
     known = set(REMEDIES) | set(_advice())

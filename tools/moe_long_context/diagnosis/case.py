@@ -94,13 +94,16 @@ class Case:
         return bool(_RL.search(self.told)) or any("rollout" in e.text.lower() for e in self.facts.ooms)
 
 
-def _gpus_of_ep(case: Case) -> int:
-    return case.run.sizes.ep * case.run.sizes.etp
+def _ep_crosses_nodes(case: Case) -> bool:
+    """Whether the expert group is larger than the NVLink domain; an EP that was not given may be."""
+    sizes = case.run.sizes
+    unknown = case.config.expert_model_parallel_size is None and not case.one_gpu
+    return unknown or sizes.ep * sizes.etp > case.run.gpu.nvlink_domain
 
 
 PREDICATES: dict[str, Callable[[Case], bool]] = {
-    "ep_crosses_nodes": lambda c: _gpus_of_ep(c) > c.run.gpu.nvlink_domain,
-    "flex_across_nodes": lambda c: c.run.dispatcher in FLEX and _gpus_of_ep(c) > c.run.gpu.nvlink_domain,
+    "ep_crosses_nodes": _ep_crosses_nodes,
+    "flex_across_nodes": lambda c: c.run.dispatcher in FLEX and _ep_crosses_nodes(c),
     "flex_with_varlen": lambda c: c.run.dispatcher in FLEX and (c.config.data.variable_length or c.config.data.packed),
     "packed_with_cp": lambda c: c.config.data.packed and c.run.sizes.cp > 1,
 }

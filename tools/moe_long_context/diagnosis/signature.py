@@ -63,8 +63,9 @@ class Signature(BaseModel):
         return self.compiled is None or self.compiled.search(line) is not None
 
     def is_told(self, text: str) -> bool:
-        """Whether a symptom in a person's own words describes it."""
-        return any(pattern.search(text) for pattern in self.compiled_words)
+        """Whether a symptom in a person's own words describes it, or quotes it."""
+        told = any(pattern.search(text) for pattern in self.compiled_words)
+        return told or any(self.is_on(line) for line in text.splitlines())
 
 
 @lru_cache(maxsize=1)
