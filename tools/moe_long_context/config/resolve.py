@@ -263,7 +263,7 @@ class Run:
             InvalidLayoutError: fewer layers than chunks.
         """
         chunks = request.pp * (request.vpp or 1)
-        if request.num_layers < chunks - 1:
+        if request.num_layers < chunks - 2:
             raise InvalidLayoutError(
                 f"{request.num_layers} layers cannot fill PP*VPP = {chunks} stages.",
                 given=str(chunks),
