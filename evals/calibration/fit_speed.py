@@ -2,7 +2,7 @@
 
     python evals/calibration/fit_speed.py            residuals and scores of the parameters as they stand
     python evals/calibration/fit_speed.py --fit      fit, report, leave-one-model-out and leave-one-GPU-out
-    python evals/calibration/fit_speed.py --write    the same, and write values, interval and evals/accuracy/throughput.md
+    python evals/calibration/fit_speed.py --write    the same, and write the data file and evals/accuracy/throughput.md
 
 Never fits per row: one value per parameter and platform, within the range that the data file states. Needs numpy and
 scipy (development only). Rows: evals/accuracy/throughput_rows.yaml.
@@ -251,8 +251,8 @@ def table(rows: Sequence[Row], parameters: Parameters, scores: Sequence[str]) ->
     """The accuracy page: scores, then every row with its measured and modelled TFLOP/s per GPU."""
     lines = [
         "# Throughput: modelled against published", "",
-        "Written by `python evals/calibration/fit_speed.py --write`; read it, do not edit it. Rows and what was assumed",
-        "about them: `throughput_rows.yaml`. TFLOP/s per GPU are Megatron's model FLOPs by the 0.6.2 counter.", "",
+        "Written by `python evals/calibration/fit_speed.py --write`; read it, do not edit it. Rows and what was",
+        "assumed about them: `throughput_rows.yaml`. TFLOP/s per GPU count as Bridge 0.6.2 counts.", "",
         *[f"- {line}" for line in scores], "",
         "| row | GPU | measured | modelled | error | scored |", "| --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip

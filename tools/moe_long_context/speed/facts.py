@@ -92,7 +92,7 @@ def facts_of(run: Run, eff: Efficiency | None = None) -> Facts:
     )  # fmt: skip
     comm, inner = _cp_exchange(run)
     return Facts(
-        run.arch, rates, eff, s.tp, s.cp, s.ep, s.etp, run.sequence_parallel or assumes_sequence_parallel(run),
+        run.arch, rates, eff, s.tp, s.cp, s.ep, s.etp, run.sequence_parallel,
         run.seq_length, run.micro_batch_size, fp8, CAST_PASSES[run.precision],
         fp8 and bool(c.field("mixed_precision.fp8_dot_product_attention")),
         bool(c.field("model.use_transformer_engine_op_fuser")), "hybridep" if assumes_flex(run) else run.dispatcher,
@@ -101,11 +101,6 @@ def facts_of(run: Run, eff: Efficiency | None = None) -> Facts:
         run.recompute_modules, _full_share(run), _graphs(run), _imbalance(run), c.peft.type != "none",
         run.padded_vocab_size, run.loss,
     )  # fmt: skip
-
-
-def assumes_sequence_parallel(run: Run) -> bool:
-    """Whether sequence_parallel was not written beside TP > 1 of a MoE model, which trains with it only."""
-    return run.written.sequence_parallel is None and run.sizes.tp > 1 and run.arch.is_moe
 
 
 def _imbalance(run: Run) -> float:

@@ -187,17 +187,17 @@ def step_time(run: Run, eff: Efficiency | None = None) -> StepTime:
     Raises:
         InvalidLayoutError: the layers do not split as asked.
     """
-    return step_time_of(run, facts_of(run, eff), run.partition)
+    return step_time_of(run, facts_of(run, eff))
 
 
-def step_time_of(run: Run, facts: Facts, split: Partition) -> StepTime:
-    """One step under given facts and pipeline split.
+def step_time_of(run: Run, facts: Facts) -> StepTime:
+    """One step of a run under other facts than its own.
 
     m microbatches through stages of t_i seconds take m * max(t) + (sum(t) - max(t)) / VPP: the pipeline fills and
     drains once, in chunks of 1/VPP of a stage.
     """
     s = run.sizes
-    stages = stages_of(facts, split)
+    stages = stages_of(facts, run.partition)
     totals = [stage.total for stage in stages]
     slowest = max(range(len(stages)), key=totals.__getitem__)
     stage, m = stages[slowest], max(run.num_microbatches, 1)

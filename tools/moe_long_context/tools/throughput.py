@@ -8,12 +8,11 @@ from pydantic import Field
 
 from moe_long_context.config.resolve import Run, resolve
 from moe_long_context.config.run_config import RunConfig
-from moe_long_context.results import Evidence, Finding, Frozen
+from moe_long_context.results import Evidence, Frozen
 from moe_long_context.speed.bottleneck import bottleneck
 from moe_long_context.speed.efficiency import interval
-from moe_long_context.speed.facts import facts_of
-from moe_long_context.speed.schedule import StepTime, step_time_of
-from moe_long_context.speed.stand_in import Split, notes, split_of, spread
+from moe_long_context.speed.schedule import StepTime, step_time
+from moe_long_context.speed.stand_in import notes, spread
 from moe_long_context.tools._tool import Draft, Options, tool
 
 
@@ -110,20 +109,6 @@ def _peak(run: Run) -> tuple[str, float]:
     return f"{run.gpu.id} BF16 dense", run.gpu.bf16_tflops
 
 
-def _findings(run: Run, split: Split) -> tuple[Finding, ...]:
-    """The framework's refusal of a split that was timed in a balanced form all the same."""
-    if not split.problem:
-        return ()
-    rule = "layers-div-vpp" if run.sizes.vpp > 1 and run.arch.num_layers % run.sizes.pp == 0 else "layers-div-pp"
-    return (
-        Finding(
-            rule=rule, severity="error", message=f"{split.problem} Timed as {'|'.join(split.partition.stages)}.",
-            fields=("num_layers", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
-            fix=f"pipeline_model_parallel_layout: {'|'.join(split.partition.stages)}", where="TransformerConfig",
-        ),
-    )  # fmt: skip
-
-
 def _assumptions(run: Run) -> tuple[str, ...]:
     """The run's defaults, with what speed takes where the configuration is silent in their place."""
     own = notes(run)
@@ -141,12 +126,11 @@ def estimate_throughput(config: RunConfig, options: ThroughputOptions) -> Draft:
     """
     run = resolve(config)
     run.require_mesh()
-    split = split_of(run)
-    step = step_time_of(run, facts_of(run), split.partition)
+    step = step_time(run)
     name, peak = _peak(run)
     tflops = step.tflops_per_gpu
     found = bottleneck(run, step)
-    band, (slow, fast) = interval(), spread(run, step, split.partition)
+    band, (slow, fast) = interval(), spread(run, step)
     result = ThroughputResult(
         step_time_s=step.step_time_s, tokens_per_s_per_gpu=step.tokens_per_s_per_gpu, model_tflops_per_gpu=tflops,
         mfu=tflops / peak, mfu_peak=name, mfu_peak_tflops=peak,
@@ -155,7 +139,7 @@ def estimate_throughput(config: RunConfig, options: ThroughputOptions) -> Draft:
         bottleneck=BottleneckResult(name=found.name, share_of_step=found.share, change=found.change),
         stages=_stages(step),
     )  # fmt: skip
-    return Draft(result, findings=_findings(run, split), assumptions=_assumptions(run), evidence=_EVIDENCE)
+    return Draft(result, assumptions=_assumptions(run), evidence=_EVIDENCE)
 
 
 _EVIDENCE = (
