@@ -1,4 +1,4 @@
-"""Model FLOPs that Megatron Bridge's own counter gives, for every catalog model from 4K to 1M tokens."""
+"""Model FLOPs by the counters of Megatron Bridge and Megatron-LM: every catalog model, 4K to 1M tokens."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _env.prepare(bridge=True)
 
 from megatron.bridge.training.utils.flop_utils import num_floating_point_operations  # noqa: E402
 from megatron.core.models.hybrid.hybrid_layer_allocation import Symbols  # noqa: E402
+from megatron.training import training as megatron_lm  # noqa: E402
 
 from moe_long_context.catalog.architecture import Architecture  # noqa: E402
 from moe_long_context.catalog.loader import model_entry, model_ids  # noqa: E402
@@ -34,6 +35,24 @@ def config_for(arch: Architecture, seq_length: int, tp: int) -> Any:
     return SimpleNamespace(model=model, peft=None, dataset=None)
 
 
+class Arguments(SimpleNamespace):
+    """Command-line arguments of Megatron-LM: what is not set is None."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+def arguments_for(arch: Architecture, seq_length: int, tp: int) -> Arguments:
+    """The arguments that Megatron-LM's counter reads."""
+    args = Arguments(**vars(config_for(arch, seq_length, tp).model))
+    args.num_experts, args.swiglu = arch.num_moe_experts, arch.gated_linear_unit
+    args.group_query_attention = not arch.multi_latent_attention
+    args.padded_vocab_size = -(-arch.vocab_size // (128 * tp)) * 128 * tp
+    args.is_hybrid_model = bool(arch.hybrid_layer_pattern)
+    return args
+
+
 def record() -> dict[str, Any]:
     """Model id -> one count for each length and TP."""
     cases = {
@@ -46,4 +65,13 @@ def record() -> dict[str, Any]:
         }
         for model in model_ids()
     }
-    return {"sequences": SEQUENCES, "flops": cases}
+    lm_cases = {
+        model: {
+            f"{length}/tp1": megatron_lm.num_floating_point_operations(
+                arguments_for(model_entry(model).architecture, length, 1), SEQUENCES
+            )
+            for length in LENGTHS
+        }
+        for model in model_ids()
+    }
+    return {"sequences": SEQUENCES, "flops": cases, "megatron_lm": lm_cases}

@@ -9,8 +9,10 @@ import pytest
 
 from moe_long_context.catalog.architecture import Architecture
 from moe_long_context.catalog.loader import model_entry, model_ids
-from moe_long_context.speed.flops import model_flops, padded_vocab, window_context
+from moe_long_context.speed.flops import megatron_lm_flops, model_flops, padded_vocab, window_context
 
+ORDER_REL = 1e-12
+"""Floating-point sums in another order."""
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "flops_bridge-0.6.2.json").read_text(encoding="utf-8"))
 
 
@@ -21,6 +23,15 @@ def test_equal_to_the_counter_of_megatron_bridge(model: str) -> None:
     for case, expected in GOLDEN["flops"][model].items():
         length, tp = case.split("/tp")
         assert model_flops(arch, int(length), GOLDEN["sequences"], int(tp)) == expected, case
+
+
+@pytest.mark.parametrize("model", model_ids())
+def test_equal_to_the_counter_of_megatron_lm(model: str) -> None:
+    """4K to 1M tokens: Megatron-LM's number, up to the order in which it adds."""
+    arch = model_entry(model).architecture
+    for case, expected in GOLDEN["megatron_lm"][model].items():
+        length = int(case.split("/")[0])
+        assert megatron_lm_flops(arch, length, GOLDEN["sequences"]) == pytest.approx(expected, rel=ORDER_REL), case
 
 
 def test_one_dense_layer_by_hand() -> None:

@@ -55,6 +55,23 @@ def model_flops(arch: Architecture, seq_length: int, sequences: int, tp: int = 1
     return tokens * flops_per_token(arch, seq_length, padded_vocab(arch.vocab_size, tp))
 
 
+def megatron_lm_flops(arch: Architecture, seq_length: int, sequences: int, tp: int = 1) -> float:
+    """Model FLOPs of a step by Megatron-LM's counter, which differs from Bridge's in two places.
+
+    It counts windowed layers as full attention, and takes the kind of an MTP layer in a gated-delta-net model from its
+    position in the pattern instead of from the last layer. Equal up to the order of the additions.
+    Source: megatron-core 0.19.2 megatron/training/training.py, num_floating_point_operations.
+    """
+    total = model_flops(arch.model_copy(update={"window_size": None}), seq_length, sequences, tp)
+    depths, freq = arch.mtp_num_layers or 0, arch.linear_attention_freq
+    if arch.experimental_attention_variant != "gated_delta_net" or not isinstance(freq, int):
+        return total
+    layers = arch.num_layers
+    linear = sum((layers + depth + 1) % freq != 0 for depth in range(depths))
+    swapped = linear - depths * (arch.layer_kinds[-1].attention == "gdn")
+    return total + sequences * seq_length * swapped * (_gdn(arch) - _gqa(arch, seq_length, 1))
+
+
 def _mlp_terms(arch: Architecture, depths: int) -> float:
     """Sum over layers of FFN width x projections [elements per hidden unit]: 3 projections with a gate, 2 without."""
     projections = 3 if arch.gated_linear_unit else 2

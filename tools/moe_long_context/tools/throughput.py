@@ -11,9 +11,13 @@ from moe_long_context.config.run_config import RunConfig
 from moe_long_context.results import Evidence, Frozen
 from moe_long_context.speed.bottleneck import bottleneck
 from moe_long_context.speed.efficiency import interval
+from moe_long_context.speed.flops import megatron_lm_flops, model_flops
 from moe_long_context.speed.schedule import StepTime, step_time
 from moe_long_context.speed.stand_in import notes, spread
 from moe_long_context.tools._tool import Draft, Options, tool
+
+COUNTERS_EQUAL = 1e-9
+"""Two counts that differ by less add the same terms in another order."""
 
 
 class ThroughputOptions(Options):
@@ -109,9 +113,21 @@ def _peak(run: Run) -> tuple[str, float]:
     return f"{run.gpu.id} BF16 dense", run.gpu.bf16_tflops
 
 
+def _counter(run: Run) -> tuple[str, ...]:
+    """How Megatron-LM's own count of the same step differs, where it does and that front end is asked about."""
+    if run.bridge:
+        return ()
+    ratio = megatron_lm_flops(run.arch, run.seq_length, 1, run.sizes.tp) / model_flops(
+        run.arch, run.seq_length, 1, run.sizes.tp
+    )
+    if abs(ratio - 1) < COUNTERS_EQUAL:
+        return ()
+    return (f"model FLOPs by Bridge's counter; Megatron-LM prints {ratio:.3f} times as many TFLOP/s",)
+
+
 def _assumptions(run: Run) -> tuple[str, ...]:
     """The run's defaults, with what speed takes where the configuration is silent in their place."""
-    own = notes(run)
+    own = (*notes(run), *_counter(run))
     taken = {note.split(" = ", 1)[0] for note in own}
     return (*(a for a in run.assumptions if a.split(" = ", 1)[0] not in taken), *own)
 
