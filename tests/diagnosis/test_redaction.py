@@ -18,7 +18,7 @@ SECRETS = {
     "AKIAIOSFODNN7EXAMPLE": "AKIAIOSFODNN7EXAMPLE",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc": "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc",
     "nvapi-ABCDEFGH12345678": "nvapi-ABCDEFGH12345678",
-    "alice": "/home/alice/work/run.py",
+    "alice": "/home/alice/code/run.py",
     "secretproject": "s3 path /lustre/secretproject/data/train.bin",
     "bob.builder@corp.example": "mail bob.builder@corp.example",
     "10.20.30.40": "node 10.20.30.40:29500",

@@ -11,6 +11,7 @@ from moe_long_context.diagnosis.case import PREDICATES, Case
 from moe_long_context.diagnosis.cause import Cause, ranked
 from moe_long_context.diagnosis.memory_causes import memory_causes
 from moe_long_context.diagnosis.signature import Signature, signatures
+from moe_long_context.units import gib
 
 UNMET = 0.35
 """Factor on a suspect whose condition on the configuration is not met."""
@@ -28,9 +29,24 @@ ABOVE_PEAK = 1.0
 def causes_of(case: Case) -> list[Cause]:
     """All causes worth naming, likeliest first; at least one."""
     hints = [*_signature_causes(case), *memory_causes(case), *_refused(case), *_above_peak(case), *_gradients(case)]
+    if any(hint.cause == "host_memory" for hint in hints):
+        hints += _host_share(case)
     if not hints:
         hints = list(_unexplained(case))
     return ranked(hints)[:8]
+
+
+def _host_share(case: Case) -> list[Cause]:
+    """What the offloaded optimizer needs of a node's memory, beside everything that the estimate does not know."""
+    if case.memory is None:
+        return []
+    need = gib(max(stage.states.host for stage in case.memory.stages) * case.run.gpus_per_node)
+    if not need:
+        return []
+    have = case.run.gpu.host_gib_per_node
+    text = f"the offloaded optimizer state alone is estimated at {need:.0f} GiB per node"
+    text += f" of {have:.0f}" if have else ""
+    return [Cause("host_memory", 0.5, f"{text}; rollout weights, reference copies and pinned buffers come on top")]
 
 
 def _signature_causes(case: Case) -> Iterator[Cause]:
