@@ -41,6 +41,10 @@ def only(run: Run, name: str) -> str:
     return list(WRITERS[name](run).files.values())[-1]
 
 
+def without_remark(run: Run, name: str) -> str:
+    return "\n".join(line for line in only(run, name).splitlines() if "moe-long-context:" not in line)
+
+
 @pytest.mark.parametrize("name", ROUND_TRIP)
 @pytest.mark.parametrize("config", [DSV3, QWEN, {**DSV3, "frontend": "megatron_lm"}], ids=["dsv3", "qwen", "mlm"])
 def test_what_was_written_reads_back_as_the_same_configuration(name: str, config: dict[str, Any]) -> None:
@@ -52,7 +56,7 @@ def test_what_was_written_reads_back_as_the_same_configuration(name: str, config
 @pytest.mark.parametrize("name", ROUND_TRIP)
 def test_the_layout_is_read_from_the_text_itself_not_from_the_remark(name: str) -> None:
     """Without the comment line the sizes, recompute and offload still come back."""
-    text = "\n".join(line for line in only(resolve(DSV3), name).splitlines() if "moe-long-context:" not in line)
+    text = without_remark(resolve(DSV3), name)
     read = read_document(text, name)
     assert (read.model, read.context_parallel_size, read.expert_model_parallel_size) == ("deepseek-v3", 32, 32)
     assert read.pipeline_model_parallel_layout == "Et|(tt|)*30mL"
@@ -237,7 +241,7 @@ def test_megatron_lm_takes_the_yarn_factor_without_its_prefix() -> None:
     """`_apply_yarn_config_from_args` of Megatron-LM 0.19.2 reads args.rotary_scaling_factor, mscale, mscale_all_dim."""
     flags = dict(megatron_flags(resolve(QWEN))[0])
     assert flags["rotary-scaling-factor"] == ["3.2"] and flags["mscale"] == ["1.0"]
-    text = "\n".join(line for line in only(resolve(QWEN), "megatron-lm").splitlines() if "moe-long-context:" not in line)
+    text = without_remark(resolve(QWEN), "megatron-lm")
     assert read_document(text, "x").megatron["model.yarn_rotary_scaling_factor"] == 3.2
 
 

@@ -77,6 +77,23 @@ def test_an_unknown_shape_becomes_a_model_mapping() -> None:
     assert isinstance(run.model, dict) and run.model["num_layers"] == 7 and run.model["kv_channels"] == 16
 
 
+@pytest.mark.parametrize(
+    "text", ["--num-layers 4 --hidden-size 7-- --moe-ffn-hidden-size 1e400", "--num-layers [1] --hidden-size x"]
+)
+def test_sizes_that_are_no_numbers_are_noted_or_refused(text: str) -> None:
+    """Never a traceback."""
+    try:
+        assert any("incomplete" in note for note in read_document(text, "args").reader_notes)
+    except BadValueError as error:
+        assert error.message
+
+
+def test_a_layer_frequency_is_read_without_evaluating_it() -> None:
+    """Megatron-LM evaluates the text; here anything but 0/1 lists is refused."""
+    with pytest.raises(BadValueError, match="moe-layer-freq"):
+        read_document("--num-layers 4 --moe-layer-freq '__import__(\"os\")'", "args")
+
+
 def test_underscored_flags_of_ms_swift_are_the_same_flags() -> None:
     """`megatron sft --tensor_model_parallel_size 4 --recompute_granularity full` (ms-swift examples)."""
     text = (

@@ -72,9 +72,9 @@ def test_hydra_values_are_plain_data(text: str, value: Any) -> None:
     assert parse_value(text) == value
 
 
-@pytest.mark.parametrize("text", ["[1, 2", "{a: 1", "'open", "[" * 40])
+@pytest.mark.parametrize("text", ["[1, 2", "{a: 1", "'open", "[" * 40, "[}", "[[}", "{a:]}"])
 def test_brackets_that_do_not_close_are_one_clear_error(text: str) -> None:
-    """Deep nesting too."""
+    """Deep nesting and crossed brackets too; none of them loops."""
     with pytest.raises(BadValueError):
         parse_value(text)
 
@@ -119,6 +119,11 @@ def test_current_spellings_win_over_older_ones() -> None:
     """Both written: the newer field counts."""
     both = {"model.cuda_graph_scope": ["mlp"], "model.cuda_graph_modules": ["attn"]}
     assert migrate(both)[0]["model.cuda_graph_modules"] == ["attn"]
+
+
+def test_a_graph_scope_that_is_no_list_is_left_to_the_rules() -> None:
+    """`cuda_graph_modules: true` is not a module list and no crash."""
+    assert migrate({"model.cuda_graph_modules": True})[0] == {"model.cuda_graph_modules": True}
 
 
 def test_migrations_of_a_run_are_listed() -> None:

@@ -20,7 +20,7 @@ def is_launcher_flag(flag: str) -> bool:
 def launcher_size(words: list[str], variables: dict[str, list[str]]) -> dict[str, Any]:
     """`num_gpus` and `gpus_per_node` where the script states both as plain numbers."""
     numbers: dict[str, int] = {}
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         if match := _FLAG.match(word):
             value = match.group(2) or following
             if value.isdigit():

@@ -15,6 +15,7 @@ from moe_long_context.config.formats.overrides import parse_value, scalar
 from moe_long_context.config.formats.shell import ShellText
 from moe_long_context.config.framework_fields import by_name
 from moe_long_context.config.run_config import RunConfig
+from moe_long_context.errors import BadValueError
 
 PATHS = {
     "num_virtual_stages_per_pipeline_rank": "model.virtual_pipeline_model_parallel_size",
@@ -129,7 +130,7 @@ def _place(fields: dict[str, Any], flag: str, words: list[str]) -> bool:
 
 def _value(dest: str, kind: str, words: list[str]) -> Any:
     if dest in ("moe_layer_freq", "linear_attention_freq", "no_rope_freq") and words:
-        return layer_freq_from_text(words[0])
+        return _layer_freq(dest, words[0])
     if kind in ("true", "false") and (not words or words[0].lower() not in ("true", "false")):
         return kind == "true"
     if not words:
@@ -137,6 +138,13 @@ def _value(dest: str, kind: str, words: list[str]) -> Any:
     if len(words) == 1 and kind != "list":
         return parse_value(words[0]) if words[0][:1] in "[{'\"" else scalar(words[0])
     return [scalar(word) for word in words]
+
+
+def _layer_freq(dest: str, text: str) -> int | tuple[int, ...]:
+    try:
+        return layer_freq_from_text(text)
+    except ValueError as error:
+        raise BadValueError(f"--{dest.replace('_', '-')}: {error}.", given=text[:200]) from None
 
 
 def _architecture(fields: dict[str, Any], dest: str, words: list[str]) -> bool:

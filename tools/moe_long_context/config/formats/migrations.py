@@ -67,7 +67,7 @@ def migrate(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Migration]]:
 def _full_iteration(fields: dict[str, Any], done: list[Migration]) -> tuple[dict[str, Any], list[Migration]]:
     """`full_iteration` was a scope until 0.17 and is an implementation since 0.18; its module list is empty."""
     modules = fields.get("model.cuda_graph_modules")
-    listed = [modules] if isinstance(modules, str) else list(modules or ())
+    listed = [modules] if isinstance(modules, str) else list(modules) if isinstance(modules, list | tuple) else []
     if listed == ["full_iteration"]:
         fields["model.cuda_graph_impl"] = "full_iteration"
         fields["model.cuda_graph_modules"] = []

@@ -103,18 +103,18 @@ def _as_mapping(given: dict[str, Any], named: Any, notes: list[str]) -> dict[str
         return {"model": named}
     if given.get("num_layers") is None:
         return {f"megatron.model.{name}": value for name, value in given.items()}
+    hidden, heads = _whole(given.get("hidden_size")), _whole(given.get("num_attention_heads"))
     if "M" in str(given.get("hybrid_layer_pattern") or ""):
-        head = int(given.get("mamba_head_dim") or MAMBA_HEAD_DIM)
-        given.setdefault("mamba_num_heads", MAMBA_EXPAND * int(given.get("hidden_size") or 1) // head)
-    filled = {
-        "ffn_hidden_size": 4 * int(given.get("hidden_size") or 1),
-        "num_query_groups": given.get("num_attention_heads"),
-        "kv_channels": int(given.get("hidden_size") or 1) // max(int(given.get("num_attention_heads") or 1), 1),
-        **given,
-    }
+        head = _whole(given.get("mamba_head_dim"), MAMBA_HEAD_DIM)
+        given.setdefault("mamba_num_heads", MAMBA_EXPAND * hidden // head)
+    filled = {"ffn_hidden_size": 4 * hidden, "num_query_groups": heads, "kv_channels": hidden // heads, **given}
     try:
         Architecture.model_validate(filled)
     except ValidationError as error:
         notes.append(f"the architecture is incomplete ({first_problem(error)}); name a model")
         return {}
     return {"model": filled}
+
+
+def _whole(value: Any, default: int = 1) -> int:
+    return value if isinstance(value, int) and value > 0 else default

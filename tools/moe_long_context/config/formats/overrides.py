@@ -35,7 +35,7 @@ def read_overrides(shell: ShellText) -> RunConfig:
     """
     fields: dict[str, Any] = {}
     model = None
-    for word, following in zip(shell.words, [*shell.words[1:], ""], strict=True):
+    for word, following in zip(shell.words, [*shell.words[1:], ""], strict=False):
         if word in SHORT_FLAGS or word in LONG_FLAGS:
             fields[SHORT_FLAGS.get(word) or LONG_FLAGS[word]] = parse_value(following)
         elif word == "--recipe":
@@ -128,9 +128,11 @@ def _list(text: str, depth: int) -> tuple[list[Any], str]:
     out: list[Any] = []
     text = text.lstrip()
     while text and text[0] != "]":
-        item, text = _value(text, depth + 1)
+        item, rest = _value(text, depth + 1)
+        if rest == text and text[0] != ",":
+            raise BadValueError("A list in an override is malformed.", given=shorten(text))
         out.append(item)
-        text = text.lstrip().removeprefix(",").lstrip()
+        text = rest.lstrip().removeprefix(",").lstrip()
     if not text:
         raise BadValueError("A list in an override does not close.", given=shorten(out))
     return out, text[1:]
@@ -143,6 +145,8 @@ def _mapping(text: str, depth: int) -> tuple[dict[str, Any], str]:
         key, colon, text = text.partition(":")
         if not colon:
             raise BadValueError("A mapping in an override has no colon.", given=shorten(key))
+        if any(mark in key for mark in "{}[],"):
+            raise BadValueError("A mapping in an override is malformed.", given=shorten(key))
         item, text = _value(text.strip(), depth + 1)
         out[key.strip().strip("'\"")] = item
         text = text.lstrip().removeprefix(",").lstrip()
