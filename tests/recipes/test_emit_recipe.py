@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from moe_long_context.errors import BadValueError
+from moe_long_context.mesh.layout_string import stages_of
 from moe_long_context.recipes.emitted import write_files
 from moe_long_context.tools import emit_recipe
 
@@ -35,7 +36,8 @@ def test_each_override_says_what_it_can_change() -> None:
 
 def test_older_spellings_are_emitted_in_the_current_one_and_listed() -> None:
     """moe_router_padding_for_fp8 was renamed in Megatron-Core 0.16."""
-    answer = emit_recipe({**RUN, "megatron": {"model.moe_router_padding_for_fp8": True}}).raise_for_error()
+    older = {"precision": "fp8_blockwise", "megatron": {"model.moe_router_padding_for_fp8": True}}
+    answer = emit_recipe({**RUN, **older}).raise_for_error()
     assert answer.result and [m.written for m in answer.result.migrations] == ["model.moe_router_padding_for_fp8=True"]
     fields = [o.field for o in answer.result.overrides]
     assert "model.moe_router_padding_for_quantization" in fields and "model.moe_router_padding_for_fp8" not in fields
@@ -81,3 +83,21 @@ def test_smoke_is_a_program_for_one_device() -> None:
     result = emit_recipe(RUN, smoke=True).raise_for_error().result
     assert result and "def train_one_step()" in result.files[0].text
     assert {o.field: o.value for o in result.overrides}["model.expert_model_parallel_size"] == 1
+
+
+def test_a_layout_is_written_out_where_layers_do_not_divide() -> None:
+    """61 layers on 4 stages: the balanced layout that the estimates assume, so that recipe and estimate agree."""
+    run = {"model": "deepseek-v3", "gpu": "H100", "num_gpus": 128, "seq_length": 4096, "pp": 4, "ep": 32, "gbs": 64,
+           "dispatcher": "alltoall", "optimizer": {"cpu_offload_fraction": 1.0, "precision_aware": True}}  # fmt: skip
+    answer = emit_recipe(run, allow_errors=True).raise_for_error()
+    layout = {o.field: o.value for o in answer.result.overrides}["model.pipeline_model_parallel_layout"]  # type: ignore[union-attr]
+    assert isinstance(layout, str) and [s.count("t") for s in stages_of(layout)] in ([16, 16, 15, 14], [15, 16, 16, 14])
+    assert not any(f.rule == "layers-div-pp" for f in answer.findings)
+
+
+def test_what_the_recipe_adds_itself_is_not_asked_for() -> None:
+    """The offload variable and the NaN check of full-iteration graphs are set by every recipe."""
+    graph = emit_recipe({**RUN, "cuda_graph": {"impl": "full_iteration"}}, allow_errors=True).raise_for_error()
+    offload = emit_recipe({**RUN, "activation_offload": {"modules": ["core_attn", "attn_proj"]}}, allow_errors=True)
+    rules = {f.rule for f in (*graph.findings, *offload.raise_for_error().findings)}
+    assert not rules & {"cg-full-iteration-modules", "fg-offload-env"}

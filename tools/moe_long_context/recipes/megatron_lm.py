@@ -8,6 +8,7 @@ from moe_long_context.config.formats.megatron_lm import PATHS, flag_table
 from moe_long_context.config.formats.precision import REGISTRY
 from moe_long_context.config.resolve import FP8_PRECISIONS, Run
 from moe_long_context.recipes.settings import Setting, bridge_settings
+from moe_long_context.recipes.settings.layout import emitted_layout
 from moe_long_context.recipes.text import shell
 
 DESTINATIONS = {path: dest for dest, path in PATHS.items()} | {
@@ -158,7 +159,7 @@ def _refused_with_offload(run: Run) -> bool:
 
 
 def _layout(run: Run) -> list[Flag]:
-    if run.written.pipeline_model_parallel_layout is None and run.sizes.vpp > 1:
+    if emitted_layout(run) is None and run.sizes.vpp > 1:
         return [("num-virtual-stages-per-pipeline-rank", [str(run.sizes.vpp)])]
     return []
 

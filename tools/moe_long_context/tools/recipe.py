@@ -11,12 +11,20 @@ from moe_long_context.config.resolve import Run, resolve
 from moe_long_context.config.run_config import RunConfig
 from moe_long_context.errors import InvalidLayoutError
 from moe_long_context.recipes.emitted import Emitted, write_files
+from moe_long_context.recipes.environment import bridge_env
 from moe_long_context.recipes.releases import NEWEST
+from moe_long_context.recipes.settings import bridge_settings
 from moe_long_context.recipes.writers import WRITERS, smoke
 from moe_long_context.results import Evidence, Finding, Frozen
 from moe_long_context.rules import check
 from moe_long_context.tools._tool import Draft, Options, tool
 
+ADDED = (
+    "model.pipeline_model_parallel_layout",
+    "rerun_state_machine.check_for_nan_in_loss",
+    "model.calculate_per_token_loss",
+    "ddp.average_in_collective",
+)
 Format = Literal["bridge-python", "bridge-overrides", "megatron-lm", "slurm", "nemo-run", "verl", "slime"]
 
 
@@ -69,7 +77,7 @@ class RecipeResult(Frozen):
 def emit_recipe(config: RunConfig, options: RecipeOptions) -> Draft:
     """Write a runnable Megatron Bridge, Megatron-LM, Slurm, NeMo-Run, verl or slime recipe of a run."""
     run = resolve(config)
-    findings = _checked(run, options.allow_errors)
+    findings = _checked(as_emitted(run), options.allow_errors)
     emitted = smoke(run) if options.smoke else WRITERS[options.format](run)
     written = write_files(emitted.files, options.output, options.force) if options.output else []
     return Draft(
@@ -103,6 +111,12 @@ def _extension(emitted: Emitted) -> tuple[str, ...]:
     """Position settings that the recipe adds because the run is longer than the trained context."""
     reasons = dict.fromkeys(s.why for s in emitted.settings if s.why.startswith("YaRN from"))
     return tuple(f"{reason} (changes convergence: the model has to be trained through it)" for reason in reasons)
+
+
+def as_emitted(run: Run) -> Run:
+    """The run with what every recipe adds by itself: environment, a balanced layout, what graphs and packing need."""
+    added = {s.path: s.value for s in bridge_settings(run) if s.path in ADDED and s.value is not None}
+    return resolve(run.written.replace(**added, env=bridge_env(run)))
 
 
 def _checked(run: Run, allow_errors: bool) -> tuple[Finding, ...]:

@@ -23,6 +23,7 @@ def bridge_settings(run: Run, *, whole_model: bool = False) -> list[Setting]:
         *execution.overlap(run),
         *training.precision(run),
         *training.optimizer(run),
+        *training.finetuning(run),
         *training.batch(run),
         *training.hooks(run),
         *training.written_fields(run),

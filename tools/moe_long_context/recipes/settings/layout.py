@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from moe_long_context.config.resolve import Run
+from moe_long_context.errors import InvalidLayoutError
+from moe_long_context.mesh.layout_string import write_layout
+from moe_long_context.mesh.partition import partition
 from moe_long_context.recipes.settings.setting import Setting
 
 
@@ -25,17 +26,34 @@ def parallel(run: Run) -> list[Setting]:
 def pipeline(run: Run) -> list[Setting]:
     """Stages, and which layers each holds."""
     s, c = run.sizes, run.written
-    layout = c.pipeline_model_parallel_layout
     return [
         Setting("model.pipeline_model_parallel_size", s.pp),
         Setting("model.virtual_pipeline_model_parallel_size", s.vpp if s.vpp > 1 else None),
-        Setting("model.pipeline_model_parallel_layout", layout if isinstance(layout, str) else _nested(layout),
-                "replaces the recipe's own layout"),
+        Setting("model.pipeline_model_parallel_layout", emitted_layout(run), "replaces the recipe's own layout"),
         Setting("model.num_layers_in_first_pipeline_stage", c.num_layers_in_first_pipeline_stage),
         Setting("model.num_layers_in_last_pipeline_stage", c.num_layers_in_last_pipeline_stage),
-        Setting("model.account_for_embedding_in_pipeline_split", bool(c.account_for_embedding_in_pipeline_split)),
-        Setting("model.account_for_loss_in_pipeline_split", bool(c.account_for_loss_in_pipeline_split)),
+        Setting("model.account_for_embedding_in_pipeline_split", run.account_embedding),
+        Setting("model.account_for_loss_in_pipeline_split", run.account_loss),
     ]  # fmt: skip
+
+
+def emitted_layout(run: Run) -> str | list[list[str]] | None:
+    """The written layout; where there is none and layers do not divide, the balanced one that the estimates assume."""
+    written = run.written.pipeline_model_parallel_layout
+    if written is not None:
+        return written if isinstance(written, str) else [list(stage) for stage in written]
+    try:
+        partition(run.partition_request)
+    except InvalidLayoutError:
+        return _balanced(run)
+    return None
+
+
+def _balanced(run: Run) -> str | None:
+    try:
+        return write_layout(run.partition.stages)
+    except InvalidLayoutError:
+        return None
 
 
 def _comm_type(run: Run) -> Setting:
@@ -47,7 +65,3 @@ def _comm_type(run: Run) -> Setting:
 
 def _listed(value: tuple[int, ...] | None) -> list[int] | None:
     return None if value is None else list(value)
-
-
-def _nested(value: Any) -> list[list[str]] | None:
-    return None if value is None else [list(stage) for stage in value]

@@ -62,6 +62,17 @@ def _fsdp(run: Run) -> list[Setting]:
     ]
 
 
+def finetuning(run: Run) -> list[Setting]:
+    """With CP, ranks whose tokens are all masked would turn the loss into NaN (Bridge 0.6.2 config.py)."""
+    if run.sizes.cp == 1 or (run.written.peft.type == "none" and not run.written.data.packed):
+        return []
+    why = "fine-tuning and packed data under CP"
+    return [
+        Setting("model.calculate_per_token_loss", True, why),
+        Setting("ddp.average_in_collective", False, why),
+    ]
+
+
 def batch(run: Run) -> list[Setting]:
     """Batch sizes; validation batches follow the training batch."""
     return [
