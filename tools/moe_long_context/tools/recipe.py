@@ -81,7 +81,7 @@ def emit_recipe(config: RunConfig, options: RecipeOptions) -> Draft:
     emitted = smoke(run) if options.smoke else WRITERS[options.format](run)
     written = write_files(emitted.files, options.output, options.force) if options.output else []
     return Draft(
-        result=_result(run, emitted, options.format, written),
+        result=_result(run, emitted, "bridge-python" if options.smoke else options.format, written),
         findings=findings,
         assumptions=(*run.assumptions, *emitted.notes, *_target(run), *_extension(emitted)),
         evidence=(Evidence(what="accepted field names", basis="exact", source="Megatron Bridge 0.6.2 config classes"),),
