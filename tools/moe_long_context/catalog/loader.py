@@ -46,6 +46,11 @@ def user_dir() -> Path:
     return Path(os.environ.get("MOE_LONG_CONTEXT_HOME") or Path.home() / ".config" / "moe-long-context")
 
 
+def _home() -> str:
+    """What decides `user_dir`, cheap enough to be a cache key."""
+    return os.environ.get("MOE_LONG_CONTEXT_HOME") or os.environ.get("HOME", "")
+
+
 def _files(kind: str) -> dict[str, Path]:
     """id -> file, the person's own first."""
     files = {f.stem: f for f in sorted((_HERE / kind).glob("*.yaml"))}
@@ -105,11 +110,11 @@ def _lookup(kind: str, name: str, model: type[BaseModel]) -> Any:
 
 def alias_table(kind: str) -> dict[str, str]:
     """Every folded alias and Hugging Face name -> file stem."""
-    return _alias_table(kind, str(user_dir()))
+    return _alias_table(kind, _home())
 
 
 @lru_cache(maxsize=8)
-def _alias_table(kind: str, _home: str) -> dict[str, str]:
+def _alias_table(kind: str, _key: str) -> dict[str, str]:
     table: dict[str, str] = {}
     for stem, path in _files(kind).items():
         data = load_file(path)
@@ -122,12 +127,12 @@ def _alias_table(kind: str, _home: str) -> dict[str, str]:
 
 
 @lru_cache(maxsize=256)
-def _model(name: str, _home: str) -> ModelEntry:
+def _model(name: str, _key: str) -> ModelEntry:
     return _lookup("models", name, ModelEntry)  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=256)
-def _gpu(name: str, _home: str) -> Gpu:
+def _gpu(name: str, _key: str) -> Gpu:
     return _lookup("gpus", name, Gpu)  # type: ignore[no-any-return]
 
 
@@ -137,7 +142,7 @@ def model_entry(name: str) -> ModelEntry:
     Raises:
         UnknownNameError: no such model; carries the nearest names.
     """
-    return _model(name, str(user_dir()))
+    return _model(name, _home())
 
 
 def gpu(name: str) -> Gpu:
@@ -146,7 +151,7 @@ def gpu(name: str) -> Gpu:
     Raises:
         UnknownNameError: no such GPU; carries the nearest names.
     """
-    return _gpu(name, str(user_dir()))
+    return _gpu(name, _home())
 
 
 def model_ids() -> list[str]:

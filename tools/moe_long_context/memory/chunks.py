@@ -54,7 +54,13 @@ def chunk_bytes(run: Run, chunk: Chunk) -> ChunkBytes:
 def _layer_costs(run: Run, chunk: Chunk) -> list[_LayerCost]:
     """Cost of each layer of the chunk in forward order, MTP depths last."""
     kinds = run.arch.layer_kinds[chunk.first : chunk.first + chunk.layers]
-    costs = [_cost(run, kind, _checkpoint(run, index)) for index, kind in enumerate(kinds)]
+    known: dict[tuple[LayerKind, _Checkpoint | None], _LayerCost] = {}
+    costs = []
+    for index, kind in enumerate(kinds):
+        key = (kind, _checkpoint(run, index))
+        if key not in known:
+            known[key] = _cost(run, *key)
+        costs.append(known[key])
     if chunk.mtp:
         inner = _cost(run, run.arch.mtp_layer_kind, _checkpoint(run, 0, mtp=True))
         costs += [inner._replace(kept=inner.kept + mtp_saved_bytes(run))] * chunk.mtp

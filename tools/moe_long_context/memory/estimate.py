@@ -6,6 +6,8 @@ optimizer step), each a sum of named components that are alive at that time; not
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from operator import mul
 from typing import NamedTuple
 
 from moe_long_context.config.resolve import Run
@@ -14,7 +16,7 @@ from moe_long_context.memory.chunks import ChunkBytes, chunk_bytes
 from moe_long_context.memory.loss import LossBytes, loss_bytes
 from moe_long_context.memory.parameters import StageParameters, stage_parameters
 from moe_long_context.memory.peft import adapter_parameters
-from moe_long_context.memory.schedule import Moment, moments
+from moe_long_context.memory.schedule import moments
 from moe_long_context.memory.states import StateBytes, gradient_bytes, stage_states
 from moe_long_context.mesh.partition import Chunk
 
@@ -80,34 +82,48 @@ class MemoryEstimate(NamedTuple):
         return max(self.stages, key=lambda stage: stage.peak_bytes)
 
 
-def estimate(run: Run) -> MemoryEstimate:
-    """Peak memory of every pipeline rank.
+def estimate(run: Run, ranks: Iterable[int] | None = None) -> MemoryEstimate:
+    """Peak memory of every pipeline rank, or of the ranks asked for (their maximum is then a lower bound of the peak).
 
     Raises:
         InvalidLayoutError: no mesh fits the GPUs, or layers do not divide.
     """
     run.require_mesh()
     parameters = stage_parameters(run)
-    loss = loss_bytes(run)
-    return MemoryEstimate(tuple(_stage(run, rank, parameters[rank], loss) for rank in range(run.sizes.pp)))
+    shared = _Shared(loss_bytes(run), buffers.workspace_bytes(run) + buffers.gather_buffer_bytes(run), {})
+    chosen = range(run.sizes.pp) if ranks is None else ranks
+    return MemoryEstimate(tuple(_stage(run, rank, parameters[rank], shared) for rank in chosen))
 
 
-def _stage(run: Run, rank: int, parameters: StageParameters, loss: LossBytes) -> StageEstimate:
+class _Shared(NamedTuple):
+    """What all ranks of a run have in common; `chunks` remembers the bytes of equal chunks."""
+
+    loss: LossBytes
+    buffers: float
+    chunks: dict[tuple[object, ...], ChunkBytes]
+
+
+def _stage(run: Run, rank: int, parameters: StageParameters, shared: _Shared) -> StageEstimate:
     chunks = run.partition.of_rank(rank)
     states = stage_states(run, parameters, adapter_parameters(run, chunks))
-    held = tuple(chunk_bytes(run, chunk) for chunk in chunks)
-    phases = (*_schedule_phases(run, rank, chunks, held, loss), _optimizer_phase(run, states, parameters))
+    held = tuple(_chunk(run, chunk, shared) for chunk in chunks)
+    phases = (*_schedule_phases(run, rank, chunks, held, shared.loss), _optimizer_phase(run, states, parameters))
     return StageEstimate(
         stage=rank,
         parameters=parameters,
         states=states,
-        workspace=(
-            buffers.workspace_bytes(run) + buffers.gather_buffer_bytes(run) + buffers.dummy_wgrad_bytes(run, chunks)
-        ),
+        workspace=shared.buffers + buffers.dummy_wgrad_bytes(run, chunks),
         communication=buffers.pipeline_buffer_bytes(run),
         phase=max(phases, key=lambda phase: phase.total),
         phases=phases,
     )
+
+
+def _chunk(run: Run, chunk: Chunk, shared: _Shared) -> ChunkBytes:
+    key = (run.arch.layer_kinds[chunk.first : chunk.first + chunk.layers], chunk.mtp, chunk.loss)
+    if key not in shared.chunks:
+        shared.chunks[key] = chunk_bytes(run, chunk)
+    return shared.chunks[key]
 
 
 def _schedule_phases(
@@ -117,19 +133,22 @@ def _schedule_phases(
     instants = moments(
         run.sizes.pp, rank, run.partition.vpp, run.num_microbatches, group, bool(run.written.overlap.ep_a2a)
     )
-    phases: list[Phase] = []
+    most: dict[int, float] = {}
+    kept = [chunk.kept for chunk in held]
     for instant in instants:
-        phases += _phases_at(instant, chunks, held, loss)
+        total = sum(map(mul, instant.in_flight, kept))
+        if total > most.get(instant.backward, -1.0):
+            most[instant.backward] = total
+    phases: list[Phase] = []
+    for chunk, total in most.items():
+        phases += _phases_at(total, chunks[chunk], held[chunk], loss)
     return phases
 
 
-def _phases_at(
-    instant: Moment, chunks: tuple[Chunk, ...], held: tuple[ChunkBytes, ...], loss: LossBytes
-) -> list[Phase]:
-    kept = sum(count * chunk.kept for count, chunk in zip(instant.in_flight, held, strict=True))
-    busy = held[instant.backward]
+def _phases_at(kept: float, chunk: Chunk, busy: ChunkBytes, loss: LossBytes) -> list[Phase]:
+    """The phases of the newest microbatch's chunk while `kept` bytes of activations are in flight."""
     phases = [Phase(step.name, kept + step.offset, 0.0, step.working) for step in busy.steps]
-    if chunks[instant.backward].loss:
+    if chunk.loss:
         phases += [
             Phase("loss forward", kept, loss.forward, 0.0),
             Phase("loss backward", kept, loss.backward, 0.0),

@@ -23,7 +23,8 @@ class Moment(NamedTuple):
 def moments(
     pp: int, rank: int, vpp: int, microbatches: int, group: int = 0, ep_overlap: bool = False
 ) -> tuple[Moment, ...]:
-    """The instants that can be a memory peak on `rank`: for each backward chunk, those that no other dominates.
+    """The instants that can be a memory peak on `rank`: the ends of every stretch in which one chunk runs forward and one
+    runs backward; between them counts change by one from chunk to chunk.
 
     Args:
         pp, rank, vpp: pipeline size, rank and virtual stages.
@@ -34,18 +35,10 @@ def moments(
     microbatches = max(microbatches, 1)
     if vpp == 1:
         return (Moment((min(microbatches, pp - rank),), 0),)
-    seen: dict[int, set[tuple[int, ...]]] = {}
-    for counts, chunk in _interleaved(pp, rank, vpp, microbatches, group or pp, ep_overlap):
-        seen.setdefault(chunk, set()).add(counts)
-    return tuple(Moment(c, chunk) for chunk, held in sorted(seen.items()) for c in _undominated(held))
-
-
-def _undominated(vectors: set[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    return [
-        v
-        for v in sorted(vectors)
-        if not any(w != v and all(a >= b for a, b in zip(w, v, strict=True)) for w in vectors)
-    ]
+    size = group or pp
+    # Steady state repeats every group of microbatches, so a few groups hold every distinct instant.
+    shown = min(microbatches, size * 3 + microbatches % size)
+    return tuple(dict.fromkeys(_interleaved(pp, rank, vpp, shown, size, ep_overlap)))
 
 
 def warmup_forwards(pp: int, rank: int, vpp: int, total: int, group: int, ep_overlap: bool = False) -> int:
@@ -54,30 +47,40 @@ def warmup_forwards(pp: int, rank: int, vpp: int, total: int, group: int, ep_ove
     return min(ahead, total)
 
 
-def _interleaved(
-    pp: int, rank: int, vpp: int, microbatches: int, group: int, ep_overlap: bool
-) -> Iterator[tuple[tuple[int, ...], int]]:
-    """(in-flight counts, chunk of the starting backward) at every backward of the step."""
-    # Steady state repeats every group of microbatches, so a few groups hold every distinct instant.
-    shown = min(microbatches, group * 3 + microbatches % group)
-    order = list(_table(shown, vpp, group))
-    total = len(order)
-    forwards = warmup_forwards(pp, rank, vpp, total, group, ep_overlap)
+def _interleaved(pp: int, rank: int, vpp: int, microbatches: int, group: int, ep_overlap: bool) -> Iterator[Moment]:
+    runs = [
+        (chunk, min(group, microbatches - start)) for start in range(0, microbatches, group) for chunk in range(vpp)
+    ]
+    left = warmup_forwards(pp, rank, vpp, microbatches * vpp, group, ep_overlap)
     counts = [0] * vpp
-    for chunk in order[:forwards]:
-        counts[chunk] += 1
-    for step in range(total):
-        if forwards + step < total:
-            counts[order[forwards + step]] += 1
-        chunk = vpp - 1 - order[step]
-        yield tuple(counts), chunk
-        counts[chunk] -= 1
+    forward = list(runs)
+    while left:
+        chunk, length = forward[0]
+        done = min(left, length)
+        counts[chunk] += done
+        left -= done
+        forward[0] = (chunk, length - done)
+        if length == done:
+            forward.pop(0)
+    for chunk, length in runs:
+        yield from _backward_run(counts, vpp - 1 - chunk, length, forward)
 
 
-def _table(microbatches: int, vpp: int, group: int) -> Iterator[int]:
-    """The virtual stage of each forward pass in order: groups of microbatches, chunk by chunk."""
-    for start in range(0, microbatches, group):
-        size = min(group, microbatches - start)
-        for chunk in range(vpp):
-            for _ in range(size):
-                yield chunk
+def _backward_run(counts: list[int], chunk: int, length: int, forward: list[tuple[int, int]]) -> Iterator[Moment]:
+    """One stretch of `length` backwards of a chunk beside the forwards that are left."""
+    while length:
+        ahead, available = forward[0] if forward else (-1, length)
+        steps = min(length, available)
+        for step in (1, steps) if steps > 1 else (1,):
+            held = list(counts)
+            if ahead >= 0:
+                held[ahead] += step
+            held[chunk] -= step - 1
+            yield Moment(tuple(held), chunk)
+        if ahead >= 0:
+            counts[ahead] += steps
+            forward[0] = (ahead, available - steps)
+            if available == steps:
+                forward.pop(0)
+        counts[chunk] -= steps
+        length -= steps

@@ -25,6 +25,8 @@ class Mesh(NamedTuple):
     ep: int
     etp: int
     mbs: int
+    comm: str = "p2p"
+    inner: int = 1
 
 
 class Limits(NamedTuple):
@@ -33,6 +35,7 @@ class Limits(NamedTuple):
     pinned: dict[str, tuple[Any, ...]]
     forbidden: dict[str, frozenset[Any]]
     max_tp: int
+    domain: int = 8
     max_vpp: int = 16
     micro_batches: tuple[int, ...] = (1, 2, 4, 8)
     min_dp: int = 1
@@ -93,11 +96,12 @@ def expert_sizes(arch: Architecture, tp: int, limits: Limits) -> list[tuple[int,
 
 
 def virtual_sizes(num_layers: int, pp: int, limits: Limits) -> list[int]:
-    """VPP from 1 to the layers of a rank."""
+    """VPP up to the layers of a rank: powers of two, and whatever divides the layers evenly; a pinned one always."""
     if pp == 1:
         return [1] if limits.allows("vpp", 1) else []
     top = min(limits.max_vpp, max((num_layers + 3) // pp, 1))
-    return [vpp for vpp in range(1, top + 1) if limits.allows("vpp", vpp)]
+    even = [vpp for vpp in range(1, top + 1) if num_layers % (pp * vpp) == 0 or vpp & (vpp - 1) == 0]
+    return [vpp for vpp in (limits.pinned.get("vpp") or even) if limits.allows("vpp", vpp)]
 
 
 def meshes(
@@ -108,6 +112,7 @@ def meshes(
     for tp in tensor_sizes(arch, num_gpus, limits):
         experts = expert_sizes(arch, tp, limits)
         for cp in context_sizes(arch, num_gpus, tp, seq_length, limits):
+            comms = communication_types(arch, tp, cp, limits)
             for pp in divisors(num_gpus // (tp * cp)):
                 if not limits.allows("pp", pp):
                     rejected["excluded by the request"] += 1
@@ -125,7 +130,28 @@ def meshes(
                         continue
                     for vpp in splits:
                         for mbs in limits.micro_batches:
-                            yield Mesh(tp, cp, pp, vpp, ep, etp, mbs)
+                            for comm, inner in comms:
+                                yield Mesh(tp, cp, pp, vpp, ep, etp, mbs, comm, inner)
+
+
+def communication_types(arch: Architecture, tp: int, cp: int, limits: Limits) -> list[tuple[str, int]]:
+    """(cp_comm_type, inner a2a size) that heads, windows, sinks and sparse attention allow at this TP and CP."""
+    pinned = limits.pinned.get("comm")
+    if cp == 1:
+        return [("p2p", 1)]
+    heads = arch.num_attention_heads // tp
+    groups = heads if arch.multi_latent_attention else max(arch.num_query_groups // tp, 1)
+    out = [("p2p", 1)] if arch.window_size is None and arch.softmax_type == "vanilla" else []
+    if arch.experimental_attention_variant == "dsa":
+        out = [("all_gather", 1)]
+    elif math.gcd(heads, groups) % cp == 0:
+        out.append(("a2a", 1))
+    elif out:
+        inner = max(
+            (d for d in divisors(cp) if math.gcd(heads, groups) % d == 0 and tp * d <= limits.domain), default=1
+        )
+        out += [("a2a+p2p", inner)] if 1 < inner < cp else []
+    return [c for c in out if (pinned is None or c[0] in pinned) and limits.allows("comm", c[0])]
 
 
 def _splits(num_layers: int, mtp: int, pp: int, vpp: int) -> bool:

@@ -132,6 +132,28 @@ def _assumptions(run: Run) -> tuple[str, ...]:
     return (*(a for a in run.assumptions if a.split(" = ", 1)[0] not in taken), *own)
 
 
+def throughput_result(run: Run) -> ThroughputResult:
+    """The typed result for a resolved run.
+
+    Raises:
+        InvalidLayoutError: the sizes leave no run to time.
+    """
+    run.require_mesh()
+    step = step_time(run)
+    name, peak = _peak(run)
+    tflops = step.tflops_per_gpu
+    found = bottleneck(run, step)
+    band, (slow, fast) = interval(), spread(run, step)
+    return ThroughputResult(
+        step_time_s=step.step_time_s, tokens_per_s_per_gpu=step.tokens_per_s_per_gpu, model_tflops_per_gpu=tflops,
+        mfu=tflops / peak, mfu_peak=name, mfu_peak_tflops=peak,
+        interval_tflops=(tflops * band[0] * slow, tflops * band[1] * fast),
+        model_flops_per_step=step.model_flops, num_microbatches=step.num_microbatches, breakdown=_breakdown(step),
+        bottleneck=BottleneckResult(name=found.name, share_of_step=found.share, change=found.change),
+        stages=_stages(step),
+    )  # fmt: skip
+
+
 @tool("throughput", ThroughputOptions, ThroughputResult)
 def estimate_throughput(config: RunConfig, options: ThroughputOptions) -> Draft:
     """Step time, tokens/s/GPU, model TFLOP/s/GPU and MFU of a run, with what the step spends its time on.
@@ -141,20 +163,7 @@ def estimate_throughput(config: RunConfig, options: ThroughputOptions) -> Draft:
         InvalidLayoutError: the sizes leave no run to time.
     """
     run = resolve(config)
-    run.require_mesh()
-    step = step_time(run)
-    name, peak = _peak(run)
-    tflops = step.tflops_per_gpu
-    found = bottleneck(run, step)
-    band, (slow, fast) = interval(), spread(run, step)
-    result = ThroughputResult(
-        step_time_s=step.step_time_s, tokens_per_s_per_gpu=step.tokens_per_s_per_gpu, model_tflops_per_gpu=tflops,
-        mfu=tflops / peak, mfu_peak=name, mfu_peak_tflops=peak,
-        interval_tflops=(tflops * band[0] * slow, tflops * band[1] * fast),
-        model_flops_per_step=step.model_flops, num_microbatches=step.num_microbatches, breakdown=_breakdown(step),
-        bottleneck=BottleneckResult(name=found.name, share_of_step=found.share, change=found.change),
-        stages=_stages(step),
-    )  # fmt: skip
+    result = throughput_result(run)
     return Draft(result, assumptions=_assumptions(run), evidence=_EVIDENCE)
 
 

@@ -73,7 +73,7 @@ def _sp_noop(run: Run) -> str | None:
     "moe-tp-requires-sp", "error", "MoE with TP but without sequence parallelism",
     why="The MoE layer raises in training; its text only talks about performance.", fix="set sequence_parallel: true",
     where="first forward", fields=f"sequence_parallel {TP}", source="megatron-core 0.19.2 transformer/moe/moe_layer.py",
-    fails={"tp": 2, "etp": 1}, passes={"tp": 2, "etp": 1, "sp": True}, repair=lambda run: {"sp": True},
+    fails={"tp": 2, "etp": 1, "sp": False}, passes={"tp": 2, "etp": 1, "sp": True}, repair=lambda run: {"sp": True},
 )  # fmt: skip
 def _moe_sp(run: Run) -> str | None:
     bad = run.arch.is_moe and run.sizes.tp > 1 and not run.sequence_parallel
