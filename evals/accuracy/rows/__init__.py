@@ -1,0 +1,1 @@
+"""Readers that turn published measurements into run configurations; one module per kind of source."""
