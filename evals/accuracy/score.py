@@ -11,6 +11,7 @@ Nothing is fitted here. Signed error = predicted / measured - 1.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -49,7 +50,7 @@ class Line(NamedTuple):
 
     group: str
     metric: str
-    count: int
+    rows: int
     bias: float
     median: float
     mean: float
@@ -119,7 +120,7 @@ def table(scores: Sequence[Score]) -> list[Line]:
 def _line(group: str, metric: str, found: Sequence[Score]) -> Line:
     sizes = [abs(s.error) for s in found]
     steps = (0.0, *(limit for _, limit in GRADES), float("inf"))
-    grades = [sum(low < size <= high for size in sizes) for low, high in zip(steps, steps[1:], strict=False)]
+    grades = [sum(low < size <= high for size in sizes) for low, high in itertools.pairwise(steps)]
     grades[0] += sum(size == 0 for size in sizes)
     worst = max(found, key=lambda s: abs(s.error))
     return Line(
@@ -137,18 +138,18 @@ def _percent(line: Line, value: float, sign: str = "") -> str:
 def rendered(lines: Sequence[Line]) -> list[str]:
     """The table in Markdown."""
     out = [
-        "| group | what | rows | median error | median size | mean size | largest | A+ <= 3 % | A <= 5 % | B/C <= 12 % |"
-        " beyond | largest at |",
+        "| group | what | rows | median error | median size | mean size | largest | A+ <= 3 % | A <= 5 % |"
+        " B/C <= 12 % | beyond | largest at |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     for line in lines:
         counts = line.grades if line.metric in (*RELATIVE, "saving") else ("",) * 4
         if line.metric == "verdict":
-            wrong = round(line.mean * line.count)
-            out.append(f"| {line.group} | verdict | {line.count} | {wrong} wrong | | | | | | | | {line.worst} |")
+            wrong = round(line.mean * line.rows)
+            out.append(f"| {line.group} | verdict | {line.rows} | {wrong} wrong | | | | | | | | {line.worst} |")
             continue
         cells = (
-            line.group, line.metric, line.count, _percent(line, line.bias, "+"), _percent(line, line.median),
+            line.group, line.metric, line.rows, _percent(line, line.bias, "+"), _percent(line, line.median),
             _percent(line, line.mean), _percent(line, line.largest), *counts, line.worst,
         )  # fmt: skip
         out.append("| " + " | ".join(str(cell) for cell in cells) + " |")
@@ -166,8 +167,8 @@ def page(scores: Sequence[Score], left: Sequence[tuple[str, str]]) -> str:
         "# Memory: modelled against published",
         "",
         "Written by `python evals/accuracy/score.py --write`; read it, do not edit it. Rows, units and assumptions:",
-        "`memory_rows.yaml`. Signed error = modelled / measured - 1. A verdict is wrong where a run that fits is judged",
-        "`no`, or one that ran out of memory `yes`. Nothing is fitted to single rows.",
+        "`memory_rows.yaml`. Signed error = modelled / measured - 1. A verdict is wrong where a run that fits is",
+        "judged `no`, or one that ran out of memory `yes`. Nothing is fitted to single rows.",
         "",
         *rendered(table(scores)),
         "",
@@ -192,11 +193,11 @@ def page(scores: Sequence[Score], left: Sequence[tuple[str, str]]) -> str:
 
 def floors_of(lines: Sequence[Line]) -> dict[str, dict[str, float]]:
     """What may not get worse: median and largest size of each group and metric, or the count of wrong verdicts."""
-    out = {}
+    out: dict[str, dict[str, float]] = {}
     for line in lines:
         key = f"{line.group} {line.metric}"
         if line.metric == "verdict":
-            out[key] = {"wrong": round(line.mean * line.count)}
+            out[key] = {"wrong": round(line.mean * line.rows)}
         else:
             out[key] = {"median": round(line.median, 4), "largest": round(line.largest, 4)}
     return out

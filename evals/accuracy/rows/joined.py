@@ -31,7 +31,7 @@ def known_rows() -> dict[str, Entry]:
 
 
 def put_known(row: Row) -> bool:
-    """Take the whole configuration of the same run, or the features of the nearest one; False where neither is known."""
+    """Take the whole configuration of the same run, or the features of the nearest; False where neither is known."""
     same = known_rows().get(row.id)
     if same:
         row.config = {**dict.fromkeys(LEFT_OUT_WHEN_ONE, 1), **same["config"]}
