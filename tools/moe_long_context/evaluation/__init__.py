@@ -1,0 +1,1 @@
+"""The evals of the skill: cases, three layers of grading, mutants, triggers, and the report."""
