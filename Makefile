@@ -36,6 +36,7 @@ lint: setup ## ruff and mypy --strict
 
 oracle: setup ## compare the golden files with the real Megatron-Core and Megatron Bridge, on the CPU
 	PYTHON=$(PYTHON) tests/oracle/setup.sh
+	$(ORACLE) tests/oracle/dump_fields.py
 	$(ORACLE) tests/oracle/check.py
 
 golden: setup ## rewrite golden files and generated documents
