@@ -149,7 +149,10 @@ class Run:
         if layout is not None:
             from moe_long_context.mesh.layout_string import stages_of
 
-            stages = len(stages_of(layout))
+            try:
+                stages = len(stages_of(layout))
+            except InvalidLayoutError:
+                return self.vpp_written or 1
             return stages // pp if stages % pp == 0 else 1
         return (self.vpp_written or 1) if pp > 1 else 1
 

@@ -73,7 +73,7 @@ def _local(run: Run) -> str | None:
     "cg-full-iteration-modules", "error", "full-iteration graph with modules or NaN checks",
     why="The whole step is captured; host checks cannot run inside.",
     fix="empty cuda_graph.modules and set rerun_state_machine.check_for_nan_in_loss False", where="config",
-    fields="cuda_graph.modules rerun_state_machine.check_for_nan_in_loss", source=BRIDGE, since="0.18.0",
+    fields="cuda_graph.modules rerun_state_machine.check_for_nan_in_loss", source=f"{CONFIG}; {BRIDGE}", since="0.18.0",
     fails={"cuda_graph": {"impl": "full_iteration"}},
     passes={"cuda_graph": {"impl": "full_iteration"}, "megatron": {"rerun_state_machine.check_for_nan_in_loss": False, "model.use_te_rng_tracker": True}},
     repair=lambda run: {"megatron": {"rerun_state_machine.check_for_nan_in_loss": False}},
@@ -121,18 +121,36 @@ def _expandable(run: Run) -> str | None:
     since="0.16.1", fails=_with(**_modules("moe")), passes={"base": GRAPH},
 )  # fmt: skip
 def _moe(run: Run) -> str | None:
-    m = graphs(run)
-    if not _te(run):
+    impl, m = run.written.cuda_graph.impl, set(graphs(run))
+    if impl not in ("local", "transformer_engine"):
         return None
+    if impl == "local" and m & {"moe_router", "moe_preprocess"}:
+        m |= {"moe_router", "moe_preprocess"}
     if {"moe", "moe_router"} <= m:
         return "moe and moe_router are both captured"
     if "moe_preprocess" in m and "moe_router" not in m:
         return "moe_preprocess needs moe_router"
-    padded = run.written.moe.capacity_factor and run.written.moe.pad_to_capacity
-    if "moe" in m and not padded:
-        return "moe can be captured only with capacity factor and padding"
+    if "model" in run.missing:
+        return None
+    return _experts_captured(run, m) if run.arch.is_moe else _moe_of_dense(m)
+
+
+def _moe_of_dense(m: set[str]) -> str | None:
+    return "MoE modules captured on a model without experts" if m & {"moe", "moe_router"} else None
+
+
+def _experts_captured(run: Run, m: set[str]) -> str | None:
+    moe = run.written.moe
     dense = any(kind.ffn == "dense" for kind in run.arch.layer_kinds)
-    return "mlp captured on a model without dense layers" if "mlp" in m and not dense and "model" not in run.missing else None
+    if "mlp" in m and not dense:
+        return "mlp captured on a model without dense layers"
+    if moe.capacity_factor is not None and moe.pad_to_capacity:
+        return None
+    if "moe" in m:
+        return "moe can be captured only with capacity factor and padding"
+    synchronizes = moe.capacity_factor is not None or run.written.megatron.get("model.moe_router_padding_for_fp8")
+    bad = "moe_preprocess" in m and run.dispatcher == "alltoall" and synchronizes
+    return "moe_preprocess cannot be captured: a capacity factor without padding copies counts to the host" if bad else None
 
 
 @rule(
@@ -182,7 +200,17 @@ def _offload(run: Run) -> str | None:
     passes=_with(activation_offload={"modules": ["moe_act"]}, env={"NVTE_CPU_OFFLOAD_V1": "1"}),
 )  # fmt: skip
 def _fine(run: Run) -> str | None:
-    return "activation offload with moe captured" if run.offload_modules and graphed(run) and "moe" in graphs(run) else None
+    impl = run.written.cuda_graph.impl
+    if not run.offload_modules or not graphed(run):
+        return None
+    if "moe" in graphs(run):
+        return "activation offload with moe captured"
+    outside = sorted(run.offload_modules - {"expert_fc1", "moe_act", "fused_group_mlp"})
+    if impl == "local" and (outside or not graphs(run)):
+        return f"impl local cannot offload {', '.join(outside) or 'under whole-layer capture'}"
+    inflight = run.written.megatron.get("model.fine_grained_offloading_max_inflight_offloads")
+    bad = impl == "full_iteration" and inflight is None
+    return "full_iteration needs fine_grained_offloading_max_inflight_offloads" if bad else None
 
 
 @rule(

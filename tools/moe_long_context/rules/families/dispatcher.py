@@ -225,11 +225,29 @@ def _tx(run: Run) -> str | None:
     why="moe_expert_rank_capacity_factor is implemented by hybridep and ncclep.", fix="use hybridep, or remove the factor",
     where="config", fields="model.moe_expert_rank_capacity_factor dispatcher", source=CONFIG, since="0.18.0",
     fails={"megatron": {"model.moe_expert_rank_capacity_factor": 1.5}},
-    passes={"dispatcher": "hybridep", "megatron": {"model.moe_expert_rank_capacity_factor": 1.5}},
+    passes={"dispatcher": "hybridep", "megatron": {"model.moe_expert_rank_capacity_factor": 1.5, "model.use_transformer_engine_op_fuser": True}},
 )  # fmt: skip
 def _rank_capacity(run: Run) -> str | None:
-    factor = run.written.megatron.get("model.moe_expert_rank_capacity_factor")
-    return f"moe_expert_rank_capacity_factor with {run.dispatcher}" if factor and run.dispatcher not in ("hybridep", "ncclep") else None
+    if run.written.megatron.get("model.moe_expert_rank_capacity_factor") is None:
+        return None
+    if run.dispatcher not in ("hybridep", "ncclep"):
+        return f"moe_expert_rank_capacity_factor with {run.dispatcher}"
+    lacks = run.dispatcher == "hybridep" and not run.written.megatron.get("model.use_transformer_engine_op_fuser")
+    return "moe_expert_rank_capacity_factor on hybridep needs use_transformer_engine_op_fuser" if lacks else None
+
+
+@rule(
+    "flex-sm-counts-conflict", "error", "two old SM counts that disagree",
+    why="Both spellings became moe_flex_dispatcher_num_sms in 0.19.", fix="set only model.moe_flex_dispatcher_num_sms", where="config",
+    fields="model.moe_deepep_num_sms model.moe_hybridep_num_sms", source=CONFIG, since="0.19.2",
+    fails={"megatron": {"model.moe_deepep_num_sms": 20, "model.moe_hybridep_num_sms": 16}},
+    passes={"megatron": {"model.moe_flex_dispatcher_num_sms": 20}},
+)  # fmt: skip
+def _sms(run: Run) -> str | None:
+    m = run.written.megatron
+    old = {m.get("model.moe_deepep_num_sms"), m.get("model.moe_hybridep_num_sms")} - {None}
+    bad = len(old) > 1 and m.get("model.moe_flex_dispatcher_num_sms") is None
+    return f"moe_deepep_num_sms and moe_hybridep_num_sms say {sorted(old)}" if bad else None
 
 
 @rule(
@@ -256,7 +274,9 @@ def _capacity(run: Run) -> str | None:
     if moe.pad_to_capacity and moe.capacity_factor is None:
         return "moe_pad_expert_input_to_capacity without moe_expert_capacity_factor"
     legal = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
-    return f"moe_expert_capacity_factor with {kind}" if moe.capacity_factor and kind not in legal else None
+    kinds = kind if isinstance(kind, list | tuple) else [kind]
+    bad = moe.capacity_factor is not None and any(k not in legal for k in kinds)
+    return f"moe_expert_capacity_factor with {kind}" if bad else None
 
 
 @rule(

@@ -104,18 +104,27 @@ def _needs(run: Run) -> str | None:
 
 @rule(
     "moe-bias-etp1", "error", "biased experts with ETP",
-    why="Linear bias in a MoE model needs ETP 1; shared experts allow none at all.",
+    why="Linear bias in a MoE model needs ETP 1.",
     fix="set expert_tensor_parallel_size to 1", where="config", fields="expert_tensor_parallel_size model.add_bias_linear",
-    source="megatron-core 0.19.2 transformer/transformer_config.py", since="0.15.0",
+    source=CONFIG, since="0.15.0",
     fails={"model": "gpt-oss-20b", "tp": 2, "sp": True, "etp": 2}, passes={"model": "gpt-oss-20b", "tp": 2, "sp": True, "etp": 1},
     repair=lambda run: {"etp": 1}, needs=("model",),
 )  # fmt: skip
 def _bias(run: Run) -> str | None:
-    if not run.arch.is_moe or not run.arch.add_bias_linear:
-        return None
-    if run.arch.moe_shared_expert_intermediate_size:
-        return "shared experts do not support add_bias_linear"
-    return f"add_bias_linear with ETP={run.sizes.etp}" if run.sizes.etp > 1 else None
+    bad = run.arch.is_moe and run.arch.add_bias_linear and run.sizes.etp > 1
+    return f"add_bias_linear with ETP={run.sizes.etp}" if bad else None
+
+
+@rule(
+    "shared-experts-bias", "error", "shared experts with linear bias", why="The shared-expert layer asserts that there is none.",
+    fix="set add_bias_linear False", where="model build", fields="model.add_bias_linear model.moe_shared_expert_intermediate_size",
+    source="megatron-core 0.19.2 transformer/moe/shared_experts.py SharedExpertMLP",
+    fails={"model": "deepseek-v2-lite", "add_bias_linear": True}, passes={"model": "deepseek-v2-lite"}, needs=("model",),
+)  # fmt: skip
+def _shared_bias(run: Run) -> str | None:
+    a = run.arch
+    bad = a.is_moe and a.add_bias_linear and a.moe_shared_expert_intermediate_size
+    return "shared experts do not support add_bias_linear" if bad else None
 
 
 @rule(
@@ -157,7 +166,9 @@ def _group_routing(run: Run) -> str | None:
     groups = a.moe_router_num_groups
     if groups is None:
         return "moe_router_group_topk without moe_router_num_groups"
-    if (a.num_moe_experts or 0) % groups:
+    if not a.num_moe_experts:
+        return "group-limited routing on a model without experts"
+    if a.num_moe_experts % groups:
         return f"{a.num_moe_experts} experts do not divide over {groups} groups"
     return f"moe_router_group_topk {top} above {groups} groups" if top > groups else None
 
@@ -188,8 +199,8 @@ def _aux_lists(run: Run) -> str | None:
     coefficients = run.written.megatron.get("model.moe_aux_loss_coeff")
     if not isinstance(kinds, list | tuple):
         return None
-    count = len(coefficients) if isinstance(coefficients, list | tuple) else 1
-    return f"{len(kinds)} load-balancing types and {count} coefficient(s)" if count != len(kinds) else None
+    count = len(coefficients) if isinstance(coefficients, list | tuple) else 0
+    return f"{len(kinds)} load-balancing types and {count or 'no'} listed coefficient(s)" if count != len(kinds) else None
 
 
 @rule(
@@ -351,7 +362,7 @@ def _mla_cli(run: Run) -> str | None:
 
 @rule(
     "mla-rope-fusion-yarn-only", "error", "fused rope with MLA and plain rope",
-    why="The fused MLA rope kernel is written for YaRN; MLA also forbids interleaved rotary.",
+    why="The fused MLA rope kernel is written for YaRN.",
     fix="set rope_type yarn, or turn apply_rope_fusion off", where="config", fields="model.apply_rope_fusion model.rope_type",
     source=CONFIG, since="0.16.1",
     fails={"model": "moonlight-16b-a3b", "rope_type": "rope", "megatron": {"model.apply_rope_fusion": True}},
@@ -389,3 +400,42 @@ def _beyond(run: Run) -> str | None:
 def _positions(run: Run) -> str | None:
     given = run.written.megatron.get("model.max_position_embeddings")
     return f"max_position_embeddings={given} below seq_length={run.seq_length}" if isinstance(given, int) and given < run.seq_length else None
+
+
+@rule(
+    "mla-rotary-interleaved", "error", "interleaved rotary with MLA", why="MLA has its own rotary layout.",
+    fix="set rotary_interleaved False", where="config", fields="model.rotary_interleaved model.multi_latent_attention", source=CONFIG,
+    fails={"model": "deepseek-v3", "megatron": {"model.rotary_interleaved": True}}, passes={"model": "deepseek-v3"},
+    repair=lambda run: {"megatron": {"model.rotary_interleaved": False}}, effect="convergence-changing", needs=("model",),
+)  # fmt: skip
+def _interleaved(run: Run) -> str | None:
+    bad = run.written.megatron.get("model.rotary_interleaved") and run.arch.multi_latent_attention
+    return "rotary_interleaved with multi_latent_attention" if bad else None
+
+
+@rule(
+    "fused-qkv-rope-gated-attention", "error", "fused QKV rope with gated attention", why="The fused split knows no gate.",
+    fix="set fused_single_qkv_rope False", where="config", fields="model.fused_single_qkv_rope model.attention_output_gate", source=CONFIG,
+    since="0.16.1", fails={"base": NEXT, "megatron": {"model.fused_single_qkv_rope": True}}, passes={"base": NEXT},
+    repair=lambda run: {"megatron": {"model.fused_single_qkv_rope": False}}, needs=("model",),
+)  # fmt: skip
+def _fused_qkv(run: Run) -> str | None:
+    bad = run.written.megatron.get("model.fused_single_qkv_rope") and run.arch.attention_output_gate
+    return "fused_single_qkv_rope with attention_output_gate" if bad else None
+
+
+@rule(
+    "bias-activation-fusion-unsupported", "error", "fused bias and activation for another activation function",
+    why="The fused kernels know gelu, swiglu and quick_geglu; gelu without a gate also needs the bias.",
+    fix="set bias_activation_fusion False", where="config", fields="model.bias_activation_fusion model.activation_func", source=CONFIG,
+    fails={"model": "nemotron-3-nano-30b-a3b", "megatron": {"model.bias_activation_fusion": True}}, passes={"megatron": {"model.bias_activation_fusion": True}},
+    repair=lambda run: {"megatron": {"model.bias_activation_fusion": False}}, needs=("model",),
+)  # fmt: skip
+def _bias_fusion(run: Run) -> str | None:
+    a = run.arch
+    if not run.written.megatron.get("model.bias_activation_fusion"):
+        return None
+    plain = a.activation_func == "gelu" and not a.gated_linear_unit and not a.add_bias_linear
+    ungated = a.activation_func == "quick_gelu" and not a.gated_linear_unit
+    bad = a.activation_func not in ("gelu", "silu", "quick_gelu") or plain or ungated
+    return f"bias_activation_fusion with {a.activation_func}{'' if a.gated_linear_unit else ' without a gate'}" if bad else None

@@ -204,7 +204,7 @@ def _pad(run: Run) -> str | None:
 )  # fmt: skip
 def _ends(run: Run) -> str | None:
     m = run.written.megatron
-    if not m.get("model.first_last_layers_bf16"):
+    if not m.get("model.first_last_layers_bf16") or run.precision not in FP8_PRECISIONS:
         return None
     if run.precision == "fp8_delayed":
         return "first_last_layers_bf16 with delayed scaling"

@@ -39,7 +39,8 @@ def _basics(run: Run) -> str | None:
     fails={"base": ON, "pp": 4}, passes={"base": ON, "pp": 4, "vpp": 2},
 )  # fmt: skip
 def _vpp(run: Run) -> str | None:
-    return f"EP overlap with PP={run.sizes.pp} and no VPP" if _on(run) and run.sizes.pp > 1 and run.sizes.vpp == 1 else None
+    none = run.sizes.vpp == 1 and run.vpp_written is None
+    return f"EP overlap with PP={run.sizes.pp} and no VPP" if _on(run) and run.sizes.pp > 1 and none else None
 
 
 @rule(
@@ -59,7 +60,8 @@ def _full(run: Run) -> str | None:
     repair=lambda run: {"overlap": {"ep_a2a": False}},
 )  # fmt: skip
 def _moe(run: Run) -> str | None:
-    return "EP overlap with moe recompute" if _on(run) and "moe" in run.recompute_modules else None
+    c = run.written.recompute
+    return "EP overlap with moe in recompute_modules" if _on(run) and c and "moe" in (c.modules or ()) else None
 
 
 @rule(
@@ -185,3 +187,50 @@ def _gather(run: Run) -> str | None:
     return "overlap_param_gather without overlap_grad_reduce" if o.param_gather and not o.grad_reduce else None
 
 
+@rule(
+    "ep-overlap-early-release", "error", "early release of attention memory without EP overlap", why="It frees between the overlapped halves.",
+    fix="turn on overlap.ep_a2a, or the early release off", where="config", fields=f"model.ep_overlap_early_attn_memory_release {EP}", source=CONFIG,
+    since="0.17.0", fails={"megatron": {"model.ep_overlap_early_attn_memory_release": True}},
+    passes={"base": ON, "megatron": {"model.ep_overlap_early_attn_memory_release": True}},
+    repair=lambda run: {"megatron": {"model.ep_overlap_early_attn_memory_release": False}},
+)  # fmt: skip
+def _early(run: Run) -> str | None:
+    on = run.written.megatron.get("model.ep_overlap_early_attn_memory_release")
+    return "ep_overlap_early_attn_memory_release without overlap_moe_expert_parallel_comm" if on and not _on(run) else None
+
+
+PARALLEL = "megatron-core 0.19.2 model_parallel_config.py __post_init__"
+
+
+@rule(
+    "deferred-embedding-wgrad", "error", "deferred embedding gradients without their conditions",
+    why="They need PP > 1, gradient accumulation fusion and a limit of at least 0.", fix="turn defer_embedding_wgrad_compute off",
+    where="config", fields="model.defer_embedding_wgrad_compute model.wgrad_deferral_limit model.gradient_accumulation_fusion", source=PARALLEL,
+    fails={"megatron": {"model.defer_embedding_wgrad_compute": True}},
+    passes={"pp": 2, "megatron": {"model.defer_embedding_wgrad_compute": True, "model.gradient_accumulation_fusion": True}},
+    repair=lambda run: {"megatron": {"model.defer_embedding_wgrad_compute": False}},
+)  # fmt: skip
+def _deferred(run: Run) -> str | None:
+    m = run.written.megatron
+    if not m.get("model.defer_embedding_wgrad_compute"):
+        return None
+    bad = [("PP = 1", run.sizes.pp == 1), ("no gradient_accumulation_fusion", not run.gradient_accumulation_fusion),
+           ("a negative wgrad_deferral_limit", m.get("model.wgrad_deferral_limit", 0) < 0)]  # fmt: skip
+    names = [name for name, hit in bad if hit]
+    return f"defer_embedding_wgrad_compute with {', '.join(names)}" if names else None
+
+
+@rule(
+    "p2p-warmup-flush", "error", "overlapped warmup and flush without overlapped sends", why="It extends overlap_p2p_comm and excludes batch_p2p_comm.",
+    fix="set overlap.p2p and batch_p2p_comm False, or turn the warmup flush off", where="config",
+    fields="model.overlap_p2p_comm_warmup_flush overlap.p2p model.batch_p2p_comm", source=PARALLEL,
+    fails={"pp": 2, "overlap": {"p2p": False}, "megatron": {"model.overlap_p2p_comm_warmup_flush": True}},
+    passes={"pp": 2, "overlap": {"p2p": True}, "megatron": {"model.overlap_p2p_comm_warmup_flush": True, "model.batch_p2p_comm": False}},
+    repair=lambda run: {"megatron": {"model.overlap_p2p_comm_warmup_flush": False}},
+)  # fmt: skip
+def _warmup(run: Run) -> str | None:
+    m = run.written.megatron
+    if not m.get("model.overlap_p2p_comm_warmup_flush") or run.written.overlap.p2p is None:
+        return None
+    bad = not run.written.overlap.p2p or m.get("model.batch_p2p_comm", True)
+    return "overlap_p2p_comm_warmup_flush needs overlap_p2p_comm and no batch_p2p_comm" if bad else None

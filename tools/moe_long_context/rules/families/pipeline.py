@@ -111,21 +111,21 @@ def _div_vpp(run: Run) -> str | None:
 @rule(
     "account-embed-loss-div", "error", "layers plus embedding and loss do not divide",
     why="With account_for_* the embedding and the loss each take a layer's place.",
-    fix="choose PP and VPP that divide layers + 1 per accounted end, or a layout string", where="model build",
-    fields=" ".join((*ACCOUNT, PP, VPP)), source=BLOCK,
+    fix="choose PP and VPP that divide layers + 1 per accounted end, or a layout string", where="config",
+    fields=" ".join((*ACCOUNT, PP, VPP)), source=CONFIG,
     fails={"account_for_loss_in_pipeline_split": True}, passes={
         "model": "qwen3-235b-a22b", "account_for_loss_in_pipeline_split": True,
         "account_for_embedding_in_pipeline_split": True,
     },
 )  # fmt: skip
 def _account_div(run: Run) -> str | None:
-    if _layout(run) is not None or not _account(run):
+    if _layout(run) is not None or _uneven(run) or not _account(run):
         return None
-    s = run.sizes
+    pp, vpp = run.sizes.pp, run.vpp_written or 1
     total = run.arch.num_layers + run.account_embedding + run.account_loss
-    if total % s.pp:
-        return f"{total} layers with the accounted ends do not divide over PP={s.pp}"
-    return f"{total // s.pp} per rank do not divide over VPP={s.vpp}" if total // s.pp % s.vpp else None
+    if total % pp:
+        return f"{total} layers with the accounted ends do not divide over PP={pp}"
+    return f"{total // pp} per rank do not divide over VPP={vpp}" if total // pp % vpp else None
 
 
 @rule(
@@ -141,18 +141,22 @@ def _uneven_account(run: Run) -> str | None:
 @rule(
     "uneven-middle-layers", "error", "what first and last leave does not divide",
     why="Middle stages must be equal, and each stage must divide over VPP.",
-    fix="choose first and last so that the rest divides by the middle stages", where="model build",
-    fields=" ".join((*UNEVEN, PP, VPP)), source=BLOCK,
+    fix="choose first and last so that the rest divides by the middle stages", where="config",
+    fields=" ".join((*UNEVEN, PP, VPP)), source=CONFIG,
     fails={"num_layers_in_first_pipeline_stage": 11}, passes={"num_layers_in_first_pipeline_stage": 9},
 )  # fmt: skip
 def _middle(run: Run) -> str | None:
     if not _uneven(run) or _account(run) or _layout(run) is not None:
         return None
-    try:
-        run.partition  # noqa: B018
-    except InvalidLayoutError as error:
-        return error.message
-    return None
+    vpp, ends = run.vpp_written or 1, [getattr(run.written, name) for name in UNEVEN]
+    given = [count for count in ends if count is not None]
+    rest, stages = run.arch.num_layers - sum(given), run.sizes.pp - len(given)
+    for count in given:
+        if count < 1 or count % vpp:
+            return f"a first or last stage of {count} layers is not a positive multiple of VPP={vpp}"
+    if bool(rest) != bool(stages) or (stages and rest % stages):
+        return f"{rest} layers are left for {stages} middle stages"
+    return f"middle stages of {rest // stages} layers do not divide over VPP={vpp}" if stages and rest // stages % vpp else None
 
 
 @rule(

@@ -49,17 +49,27 @@ def _full(run: Run) -> str | None:
 
 @rule(
     "recompute-selective-no-numlayers", "error", "selective recompute with a number of layers",
-    why="selective names modules; the command line refuses a method too.", fix="remove method and num_layers", where="config",
+    why="selective names modules, not counts.", fix="remove method and num_layers", where="config",
     fields="recompute.num_layers recompute.method", source=CONFIG,
     fails={"recompute": {"granularity": "selective", "modules": ["moe"], "num_layers": 4}}, passes={"recompute": ["moe"]},
     repair=lambda run: {"recompute": {"num_layers": None, "method": None}},
 )  # fmt: skip
 def _selective(run: Run) -> str | None:
-    if granularity(run) != "selective":
-        return None
-    if run.recompute_num_layers is not None:
-        return f"selective recompute with num_layers={run.recompute_num_layers}"
-    return "selective recompute with a method" if run.recompute_method and not run.bridge else None
+    bad = granularity(run) == "selective" and run.recompute_num_layers is not None
+    return f"selective recompute with num_layers={run.recompute_num_layers}" if bad else None
+
+
+@rule(
+    "recompute-selective-method", "error", "selective recompute with a method",
+    why="The command line refuses what the config class accepts.", fix="remove method", where="command line",
+    fields="recompute.method", source="megatron-core 0.19.2 megatron/training/arguments.py validate_args", frontends=("megatron_lm",),
+    fails={"frontend": "megatron_lm", "recompute": {"granularity": "selective", "modules": ["moe"], "method": "uniform"}},
+    passes={"frontend": "megatron_lm", "recompute": ["moe"]}, repair=lambda run: {"recompute": {"method": None}},
+    silenced_by=("recompute-selective-no-numlayers",),
+)  # fmt: skip
+def _selective_method(run: Run) -> str | None:
+    bad = granularity(run) == "selective" and run.recompute_method
+    return f"selective recompute with method {run.recompute_method}" if bad else None
 
 
 @rule(
@@ -102,11 +112,14 @@ def _up(run: Run) -> str | None:
     "recompute-moe-act", "error", "moe_act recompute without grouped GEMM", why="It is implemented in the grouped experts.",
     fix="set moe_grouped_gemm", where="config", fields=f"{MODULES} model.moe_grouped_gemm", source=CONFIG,
     fails={"recompute": ["moe_act"], "megatron": {"model.moe_grouped_gemm": False}}, passes={"recompute": ["moe_act"]},
-    repair=lambda run: {"megatron": {"model.moe_grouped_gemm": True}},
+    repair=lambda run: {"megatron": {"model.moe_grouped_gemm": True}} if run.arch.is_moe else {"recompute": {"modules": sorted(run.recompute_modules - {"moe_act"})}},
 )  # fmt: skip
 def _act(run: Run) -> str | None:
-    off = run.written.megatron.get("model.moe_grouped_gemm") is False
-    return "moe_act needs moe_grouped_gemm" if "moe_act" in run.recompute_modules and off else None
+    if "moe_act" not in run.recompute_modules:
+        return None
+    if not run.arch.is_moe and "model" not in run.missing:
+        return "moe_act on a model without experts"
+    return "moe_act needs moe_grouped_gemm" if run.written.megatron.get("model.moe_grouped_gemm") is False else None
 
 
 @rule(
@@ -217,9 +230,19 @@ def _full_graph(run: Run) -> str | None:
     repair=lambda run: {"megatron": {"model.attention_dropout": 0.0}}, effect="convergence-changing",
 )  # fmt: skip
 def _dropout(run: Run) -> str | None:
-    dropout = run.written.megatron.get("model.attention_dropout") or 0
-    bad = "core_attn" in run.recompute_modules and "attn" in graphs(run) and graphed(run) and dropout
-    return f"attention_dropout={dropout} recomputed inside a captured attn" if bad else None
+    if not graphed(run) or not run.recompute_modules:
+        return None
+    m, whole = run.written.megatron, run.written.cuda_graph.impl == "full_iteration" or not graphs(run)
+    inside = run.recompute_modules if whole else run.recompute_modules & _recomputed_by(graphs(run))
+    for name, hit in (("attention_dropout", {"core_attn"}), ("hidden_dropout", {"mlp", "moe"}), ("moe_input_jitter_eps", {"moe"})):
+        if m.get(f"model.{name}") and inside & hit:
+            return f"{name}={m[f'model.{name}']} with {', '.join(sorted(inside & hit))} recomputed inside a graph"
+    return None
+
+
+def _recomputed_by(captured: frozenset[str]) -> set[str]:
+    """Recompute modules that lie inside captured ones."""
+    return {*(("core_attn",) if "attn" in captured else ()), *(captured & {"mlp", "moe"})}
 
 
 @rule(
@@ -305,8 +328,16 @@ def _offload_names(run: Run) -> str | None:
     bad = sorted(run.offload_modules - legal)
     if bad:
         return f"core {core_of(run.written)} has no offload module {', '.join(bad)}"
-    alone = "attn_proj" in run.offload_modules and "core_attn" not in run.offload_modules
-    return "attn_proj offload needs core_attn offload" if alone else None
+    if "attn_proj" in run.offload_modules and "core_attn" not in run.offload_modules:
+        return "attn_proj offload needs core_attn offload"
+    return _fused_mlp(run) if "fused_group_mlp" in run.offload_modules else None
+
+
+def _fused_mlp(run: Run) -> str | None:
+    if not run.written.megatron.get("model.use_transformer_engine_op_fuser"):
+        return "fused_group_mlp offload needs use_transformer_engine_op_fuser"
+    twice = sorted(run.offload_modules & {"expert_fc1", "moe_act"})
+    return f"fused_group_mlp offload covers {', '.join(twice)} already" if twice else None
 
 
 @rule(
@@ -347,6 +378,7 @@ def _layer(run: Run) -> str | None:
         return None
     count = run.written.megatron.get("model.cpu_offloading_num_layers", 0)
     bad = [("PP > 1", run.sizes.pp > 1), ("recompute", granularity(run) is not None),
+           ("fine-grained offload", bool(run.offload_modules)),
            (f"{count} of {run.arch.num_layers} layers", not 0 <= count < run.arch.num_layers)]  # fmt: skip
     names = [name for name, hit in bad if hit]
     return f"cpu_offloading excludes {', '.join(names)}" if names else None
