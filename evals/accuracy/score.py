@@ -97,11 +97,12 @@ def _saving(row: dict[str, Any], control: dict[str, Any] | None, results: dict[s
     """What a row saves against its control, GiB; both peaks of the same kind."""
     if not control or row["id"] not in results or control["id"] not in results:
         return
-    for kind in ("peak_gib", "first_step_peak_gib"):
+    for kind in ("peak_gib", "static_gib", "first_step_peak_gib"):
         mine, other = row["measured"].get(kind), control["measured"].get(kind)
         if mine and other:
             saved = other - mine
-            predicted = results[control["id"]].peak_gib - results[row["id"]].peak_gib
+            field = "static_gib" if kind == "static_gib" else "peak_gib"
+            predicted = getattr(results[control["id"]], field) - getattr(results[row["id"]], field)
             relative = row["group"] == "offload_curve"
             error = predicted / saved - 1 if relative else predicted - saved
             metric = "saving" if relative else "saving GiB"

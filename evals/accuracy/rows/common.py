@@ -155,7 +155,8 @@ def put_dispatcher(config: Entry, dispatcher: Any) -> None:
 
 
 def _put_offload(row: Row, entry: Entry) -> None:
-    offload = entry.get("offload") if isinstance(entry.get("offload"), dict) else {}
+    written = entry.get("offload")
+    offload: Entry = written if isinstance(written, dict) else {}
     optimizer: Entry = {}
     fraction = offload.get("optimizer_cpu_fraction")
     if isinstance(fraction, int | float) and not isinstance(fraction, bool):

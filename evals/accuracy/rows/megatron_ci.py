@@ -42,6 +42,7 @@ def read(entry: Entry, row: Row) -> None:
     pattern, depths = _hybrid_pattern(words)
     config = read_document(_script(words), f"{case}.sh").written()
     config.pop("reader_notes", None)
+    config["env"] = {**(config.get("env") or {}), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     row.config = config
     _hybrid(row, pattern, depths)
     _hardware(row, entry, case, release)

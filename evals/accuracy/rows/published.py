@@ -118,7 +118,7 @@ PR_6429: Entry = {
 PR_3880: Entry = {
     "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "context_parallel_size": 1,
     "expert_model_parallel_size": 16, "expert_tensor_parallel_size": 1, "global_batch_size": 1024,
-    "seq_length": 4096, "optimizer": {"precision_aware": True, "grad_dtype": "bf16"},
+    "seq_length": 4096, "optimizer": {"grad_dtype": "bf16"},
 }  # fmt: skip
 
 

@@ -125,10 +125,14 @@ def bytes_per_shard_element(run: Run) -> tuple[float, float]:
 
 
 def _sharded(run: Run, parts: Split) -> float:
-    """Trainable elements whose states this rank holds."""
+    """Trainable elements whose states this rank holds: a shard, of DP / instances where the optimizer has several.
+
+    Source: megatron-core 0.19.2 parallel_state.py, intra_partial_data_parallel_size.
+    """
     if not run.distributed_optimizer and not run.written.fsdp.enabled:
         return parts.dense + parts.expert
-    return parts.dense / max(run.sizes.dense_shards, 1) + parts.expert / max(run.sizes.edp, 1)
+    instances = int(run.written.field("ddp.num_distributed_optimizer_instances") or 1)
+    return parts.dense / max(run.sizes.dense_shards / instances, 1) + parts.expert / max(run.sizes.edp / instances, 1)
 
 
 def _moments(run: Run, parts: Split, shards: float, moment: float) -> float:
