@@ -1,4 +1,4 @@
-"""Every computed table of the skill's references and of card.yaml: `python evals/reference_numbers.py` checks, `--write` renews.
+"""Every computed table of the references and of card.yaml: `python evals/reference_numbers.py` checks, `--write` renews.
 
 A table stands between `<!-- computed: NAME -->` and `<!-- end -->` (in YAML: `# computed: NAME` and `# end`). Its text
 is made here, by the tools themselves, so a reference cannot print a number that the tools no longer give.
@@ -86,7 +86,9 @@ def recompute() -> str:
         rows.append((module, f"{peak:.2f}", f"{base - peak:.2f}"))
     full = {"granularity": "full", "method": "uniform", "num_layers": 1}
     peak = memory(MOONLIGHT, recompute=full).peak_gib
-    return table("recompute_modules|peak GiB|saves GiB", [*rows, ("(full, every layer)", f"{peak:.2f}", f"{base - peak:.2f}")])
+    return table(
+        "recompute_modules|peak GiB|saves GiB", [*rows, ("(full, every layer)", f"{peak:.2f}", f"{base - peak:.2f}")]
+    )
 
 
 def loss() -> str:
@@ -104,7 +106,9 @@ def offload() -> str:
         changes = {"optimizer.cpu_offload_fraction": fraction, "optimizer.precision_aware": aware}
         result = memory(family(FAMILIES[0]), **changes)
         cells = (part(result, "optimizer"), result.peak_gib)
-        rows.append((fraction, aware, *(f"{c:.2f}" for c in cells), f"{result.host_gib_per_node or 0:.0f}", result.fits))
+        rows.append(
+            (fraction, aware, *(f"{c:.2f}" for c in cells), f"{result.host_gib_per_node or 0:.0f}", result.fits)
+        )
     return table("fraction|precision-aware|optimizer on the GPU GiB|peak GiB|host GiB per node|fits", rows)
 
 
@@ -138,7 +142,7 @@ def card() -> str:
         low, high = result.interval_gib
         lines.append(
             f"  - {{config: skill/configs/{name}.yaml, peak_gib: {result.peak_gib:.1f}, interval_gib: [{low:.1f}, "
-            f"{high:.1f}], capacity_gib: {result.capacity_gib}, fits: \"{result.fits}\", min_gpus: {run.sizes.min_gpus}, "
+            f'{high:.1f}], capacity_gib: {result.capacity_gib}, fits: "{result.fits}", min_gpus: {run.sizes.min_gpus}, '
             "basis: modelled, evidence: tool}\n"
         )
     return "".join(lines)

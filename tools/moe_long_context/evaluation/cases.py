@@ -69,7 +69,8 @@ def skill_root() -> Path:
     for root in (package.parents[1], package / ".agents" / "skills" / SKILL):
         if (root / "SKILL.md").is_file():
             return root
-    raise UnreadableFileError("The skill's folder is not beside this package.", given=str(package), fix="run in a checkout")
+    message = "The skill's folder is not beside this package."
+    raise UnreadableFileError(message, given=str(package), fix="run in a checkout")
 
 
 def default_evals() -> Path:
