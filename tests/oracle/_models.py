@@ -39,8 +39,8 @@ OFF = {
 """Switches that need a GPU or an extension and change no parameter."""
 
 
-def provider_of(run: Run) -> Any:
-    """Bridge's provider class for this kind of model with the run's fields, finalized."""
+def provider_of(run: Run, **changes: Any) -> Any:
+    """Bridge's provider class for this kind of model with the run's fields and `changes`, finalized."""
     from megatron.bridge.models.gpt_provider import GPTModelProvider
     from megatron.bridge.models.hybrid.hybrid_provider import HybridModelProvider
     from megatron.bridge.models.mla_provider import MLAModelProvider
@@ -52,6 +52,7 @@ def provider_of(run: Run) -> Any:
     fields = {**_shape(arch), **_layout(run), **OFF, "transformer_impl": "transformer_engine"}
     if not arch.hybrid_layer_pattern:
         fields["transformer_layer_spec"] = _spec(arch)
+    fields |= changes
     provider = kind(**{name: value for name, value in fields.items() if name in known})
     provider.bf16, provider.params_dtype, provider.pipeline_dtype = True, torch.bfloat16, torch.bfloat16
     provider.finalize()
