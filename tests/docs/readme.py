@@ -1,4 +1,4 @@
-"""Keeps the transcripts of README.md true: `readme.py write` reruns each `$ command` of a console block, `check` compares.
+"""Keeps the transcripts of README.md true: `readme.py write` reruns each `$ command` of a block, `check` compares.
 
 A transcript is a block fenced as `console` whose first line is `$ moe-long-context ...`; what follows is its output.
 """
@@ -13,9 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from accuracy import accuracy_lines
+
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 BLOCK = re.compile(r"```console\n\$ moe-long-context (?P<arguments>[^\n]*)\n.*?```", re.DOTALL)
+ACCURACY = re.compile(r"<!-- accuracy -->\n.*?<!-- end -->", re.DOTALL)
 WIDTH = "110"
 
 
@@ -30,12 +35,13 @@ def output_of(arguments: str) -> str:
 
 
 def rendered(text: str) -> str:
-    """The document with every transcript run anew."""
+    """The document with every transcript run anew and the accuracy lines of today's scoreboards."""
 
     def block(match: re.Match[str]) -> str:
         arguments = match["arguments"]
         return f"```console\n$ moe-long-context {arguments}\n{output_of(arguments)}\n```"
 
+    text = ACCURACY.sub(lambda _: f"<!-- accuracy -->\n{accuracy_lines()}\n<!-- end -->", text)
     return BLOCK.sub(block, text)
 
 

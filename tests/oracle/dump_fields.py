@@ -1,7 +1,7 @@
 """Compares config/framework_fields.json with the real config classes, or rewrites it: `dump_fields.py [--write]`.
 
 One section for each member of Bridge's ConfigContainer, one entry `[type, default]` for each public field. The section
-`model` is the union of the GPT, MLA and hybrid providers, in this order: the first one that has a field gives its default.
+`model` is the union of the GPT, MLA and hybrid providers: the first one that has a field gives its default.
 """
 
 from __future__ import annotations
