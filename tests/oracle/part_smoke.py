@@ -1,4 +1,4 @@
-"""The scaled-down twin of every catalog model: the emitted program builds real Megatron-Core layers and trains one step.
+"""The scaled-down twin of every catalog model: the emitted program builds real Megatron layers and trains one step.
 
 The loss of an untrained model over a vocabulary of 512 is close to ln(512) = 6.24, plus MTP's share in the backward.
 """

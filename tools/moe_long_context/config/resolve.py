@@ -242,7 +242,7 @@ class Run:
     @cached_property
     def tokens_per_cp_rank(self) -> int:
         """Tokens of one microbatch on one CP rank, before TP/SP divides them."""
-        return -(-self.seq_length // self.sizes.cp) * self.micro_batch_size
+        return int(-(-self.seq_length // self.sizes.cp) * self.micro_batch_size)
 
     @cached_property
     def partition(self) -> Partition:

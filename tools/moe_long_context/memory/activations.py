@@ -1,14 +1,14 @@
 """Tensors that one layer keeps for its backward, as a table: name, module, bytes, freed by, offloadable by.
 
-One microbatch, one rank. The rows are what Megatron-Core's TransformerEngine layer spec keeps; where FP8/FP4 linears save a
-quantized copy of their input, that row's dtype changes and nothing else. Symbols in shapes: t tokens of the CP rank
-(MBS * seq / CP), s = t / TP under sequence parallelism, h hidden, n heads / TP, g KV groups / TP, d head dim, D dispatched
-token copies, f expert width / ETP, E experts, k top-k.
+One microbatch, one rank. The rows are what Megatron-Core's TransformerEngine layer spec keeps; where FP8/FP4 linears
+save a quantized copy of their input, that row's dtype changes and nothing else. Symbols in shapes: t tokens of the CP rank
+(MBS * seq / CP), s = t / TP under sequence parallelism, h hidden, n heads / TP, g KV groups / TP, d head dim,
+D dispatched token copies, f expert width / ETP, E experts, k top-k.
 
 Sources: megatron-core 0.19.2 transformer/{attention,multi_latent_attention,mlp,transformer_layer}.py,
-transformer/moe/{router,token_dispatcher,experts,shared_experts}.py, fusions/fused_bias_swiglu.py, ssm/; TransformerEngine
-pytorch/module/{linear,layernorm_linear,grouped_linear}.py and attention/dot_product_attention. What a module frees under
-recompute: megatron-core tensor_parallel/random.py (CheckpointWithoutOutput, checkpoint).
+transformer/moe/{router,token_dispatcher,experts,shared_experts}.py, fusions/fused_bias_swiglu.py, ssm/;
+TransformerEngine pytorch/module/{linear,layernorm_linear,grouped_linear}.py and attention/dot_product_attention.
+What a module frees under recompute: megatron-core tensor_parallel/random.py (CheckpointWithoutOutput, checkpoint).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _norm(x: _Shape, name: str, fused: bool, offload: str) -> list[SavedTensor]:
 
 
 def _core(x: _Shape, q: float, k: float, v: float, heads: float, freed: frozenset[str]) -> list[SavedTensor]:
-    """What flash and fused attention keep: q, k, v, output and its log-sum-exp; a2a keeps its own copy of the output."""
+    """What flash and fused attention keep: q, k, v, output and its log-sum-exp; a2a keeps a copy of the output."""
     core = frozenset({"core_attn"})
     rows = [
         SavedTensor("query", "core_attention", "[t, n, d]", x.t * q * 2, freed, core),
@@ -249,7 +249,7 @@ def _shared_experts(x: _Shape) -> list[SavedTensor]:
 
 
 def _gdn(x: _Shape) -> list[SavedTensor]:
-    """Gated delta net: projection input, convolution input and output, normalised q and k, gate, kernel state, output norm."""
+    """Gated delta net: projection input, convolution input and output, normed q and k, gate, kernel state, norm."""
     a = x.arch
     key = a.linear_num_key_heads * a.linear_key_head_dim / x.tp
     value = a.linear_num_value_heads * a.linear_value_head_dim / x.tp
@@ -315,7 +315,7 @@ AFTER_ATTENTION = frozenset({"pre_mlp_layernorm", "mlp", "router", "token_dispat
 
 
 def mtp_saved_bytes(run: Run) -> float:
-    """What one MTP depth keeps beside its layer: two norms' inputs, the concatenated [s, 2h] input and the projection."""
+    """What one MTP depth keeps beside its layer: two norms' inputs, the joined [s, 2h] input and the projection."""
     x = _shape(run)
     h = x.arch.hidden_size
     return x.s * h * (2 * 2 + 2 * 2) + x.s * 2 * h * x.linear_bytes + x.s * h * 2

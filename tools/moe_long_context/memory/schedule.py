@@ -23,8 +23,8 @@ class Moment(NamedTuple):
 def moments(
     pp: int, rank: int, vpp: int, microbatches: int, group: int = 0, ep_overlap: bool = False
 ) -> tuple[Moment, ...]:
-    """The instants that can be a memory peak on `rank`: the ends of every stretch in which one chunk runs forward and one
-    runs backward; between them counts change by one from chunk to chunk.
+    """The instants that can be a memory peak on `rank`: the ends of every stretch in which one chunk runs forward and
+    one runs backward; between them counts change by one from chunk to chunk.
 
     Args:
         pp, rank, vpp: pipeline size, rank and virtual stages.

@@ -1,4 +1,4 @@
-"""A balanced split of layers over pipeline chunks, weighed in layers: loss and each MTP depth count as one, the embedding as none."""
+"""A balanced split of layers over pipeline chunks: loss and each MTP depth weigh one layer, the embedding none."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 def balanced_stages(num_layers: int, mtp: int, chunks: int) -> tuple[str, ...]:
     """Stages in layout letters whose weights differ by at most one layer, the last one holding MTP and loss.
 
-    The last chunk gives up one layer for the loss and one for each MTP depth; remainders go to the chunks after the first,
-    because the first one also holds the embedding.
+    The last chunk gives up one layer for the loss and one for each MTP depth; remainders go to the chunks after the
+    first, because the first one also holds the embedding.
     """
     weight = num_layers + mtp + 1
     share, extra = divmod(weight, chunks)

@@ -12,8 +12,8 @@ from moe_long_context.planning.space import Limits
 
 SHORT = {
     "tensor_model_parallel_size": "tp", "context_parallel_size": "cp", "pipeline_model_parallel_size": "pp",
-    "virtual_pipeline_model_parallel_size": "vpp", "expert_model_parallel_size": "ep", "expert_tensor_parallel_size": "etp",
-    "cp_comm_type": "comm", "micro_batch_size": "mbs",
+    "virtual_pipeline_model_parallel_size": "vpp", "expert_model_parallel_size": "ep",
+    "expert_tensor_parallel_size": "etp", "cp_comm_type": "comm", "micro_batch_size": "mbs",
 }  # fmt: skip
 
 

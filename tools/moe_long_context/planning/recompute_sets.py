@@ -1,4 +1,4 @@
-"""Every distinct recompute choice of a run: legal module sets, full uniform and block, without those that another one beats.
+"""Every distinct recompute choice of a run: legal module sets, full uniform and block, less those that another beats.
 
 Two sets that free the same bytes in every layer kind of the model are one choice; the smaller set stands for both.
 """

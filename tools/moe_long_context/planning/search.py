@@ -1,7 +1,7 @@
-"""The layout search: every mesh of `space`, every recompute set and offload, the best by the objective. Exact by bounds.
+"""The layout search: every mesh of `space`, every recompute set and offload, the best by objective. Exact by bounds.
 
-A mesh's time without recompute and offload is a lower bound of its time with them, so meshes are visited by that bound and the
-visit ends when the bound passes the worst plan kept. What was not visited is counted as slower.
+A mesh's time without recompute and offload is a lower bound of its time with them, so meshes are visited by that bound
+and the visit ends when the bound passes the worst plan kept. What was not visited is counted as slower.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def search(
 
 
 MESH_REASONS = (
-    "states exceed the GPU", "activations exceed the GPU even with full recompute", "batch too small", "layers do not split",
+    "states exceed the GPU", "activations exceed the GPU even with full recompute", "batch too small",
+    "layers do not split",
 )  # fmt: skip
 
 
@@ -123,8 +124,8 @@ def _bounded(base: RunConfig, first: Run, mesh: Mesh) -> tuple[str, tuple[float,
 def least_bytes(run: Run, mesh: Mesh) -> tuple[float, float]:
     """Lower bounds of (states, activations) in bytes on the fullest rank of a mesh.
 
-    States: weights and gradients of an average stage (optimizer states may be offloaded). Activations: only layer inputs of
-    the microbatches in flight on the first rank, and one attention forward.
+    States: weights and gradients of an average stage (optimizer states may be offloaded). Activations: only the inputs
+    of layers for the microbatches in flight on the first rank, and one attention forward.
     """
     states = _layer_elements(run.arch, mesh.tp, mesh.ep, mesh.etp) / mesh.pp * (2 + BYTES_PER_DTYPE[run.grad_dtype])
     if run.written.fsdp.enabled:
@@ -168,7 +169,8 @@ def config_of(base: RunConfig, first: Run, mesh: Mesh) -> RunConfig | None:
     if batch is None:
         return None
     update: dict[str, Any] = {
-        "tensor_model_parallel_size": mesh.tp, "context_parallel_size": mesh.cp, "pipeline_model_parallel_size": mesh.pp,
+        "tensor_model_parallel_size": mesh.tp, "context_parallel_size": mesh.cp,
+        "pipeline_model_parallel_size": mesh.pp,
         "expert_model_parallel_size": mesh.ep, "expert_tensor_parallel_size": mesh.etp, "micro_batch_size": mesh.mbs,
         "sequence_parallel": mesh.tp > 1, "global_batch_size": batch, "virtual_pipeline_model_parallel_size": None,
     }  # fmt: skip
@@ -189,7 +191,7 @@ DEEPEP_RANKS = frozenset((2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160))
 
 
 def dispatcher_for(run: Run, mesh: Mesh) -> str:
-    """The released recipes' choice: HybridEP on Grace-Blackwell, DeepEP on Hopper and HGX Blackwell, else all-to-all."""
+    """The released recipes' choice: HybridEP on Grace-Blackwell, DeepEP on Hopper and HGX Blackwell, else alltoall."""
     span = mesh.ep * mesh.etp
     if span == 1 or run.gpu.compute_capability < 9:
         return "alltoall"

@@ -1,4 +1,4 @@
-"""Rule pages for people, generated from the rules: `python -m moe_long_context.rules.pages --write DIR | --check DIR`."""
+"""Rule pages for people, made from the rules: `python -m moe_long_context.rules.pages --write DIR | --check DIR`."""
 
 from __future__ import annotations
 

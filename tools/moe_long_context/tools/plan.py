@@ -94,7 +94,7 @@ def plan_layout(config: RunConfig, options: PlanOptions) -> Draft:
         plans=tuple(plans), min_gpus=minimum, searched=found.searched, rejected=found.rejected,
         rule_of_thumb=_thumb(run, found), wall=_wall(config, run, found, options),
     )  # fmt: skip
-    assumptions = tuple(plans and found.plans[0].run.assumptions or ())
+    assumptions = tuple(found.plans[0].run.assumptions) if plans else ()
     return Draft(
         result, findings=plans[0].findings if plans else (), assumptions=assumptions, evidence=BASIS, no=not plans
     )
