@@ -1,0 +1,99 @@
+"""Tensors that one layer keeps for its backward, as a table: name, module, bytes, freed by, offloadable by.
+
+One microbatch, one rank. The rows are what Megatron-Core's TransformerEngine layer spec keeps; `path="cpu"` gives what
+the same layer keeps without TransformerEngine's kernels, which is compared tensor by tensor with real layers. Where
+FP8/FP4 linears save a quantized copy of their input, that row's dtype changes and nothing else.
+
+Symbols in shapes: t tokens of the CP rank (MBS * seq / CP), s = t / TP under sequence parallelism, h hidden, n heads /
+TP, g KV groups / TP, d head dim, r rotary dim, D dispatched token copies, f expert width / ETP, E experts, k top-k.
+
+Sources: megatron-core 0.19.2 transformer/{attention,multi_latent_attention,mlp,transformer_layer}.py,
+transformer/moe/{router,token_dispatcher,experts,shared_experts}.py, fusions/fused_bias_{swiglu,geglu}.py, ssm/;
+TransformerEngine pytorch/module/{linear,layernorm_linear,grouped_linear}.py and attention/dot_product_attention. What a
+module frees under recompute: megatron-core tensor_parallel/random.py (CheckpointWithoutOutput, checkpoint).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from moe_long_context.catalog.architecture import LayerKind
+from moe_long_context.config.resolve import Run
+from moe_long_context.memory.activations.attention import gqa, mla
+from moe_long_context.memory.activations.cpu import on_cpu
+from moe_long_context.memory.activations.facts import BF16, QUANTIZED_INPUT_BYTES, Facts, SavedTensor, facts_of
+from moe_long_context.memory.activations.feed_forward import dense, moe
+from moe_long_context.memory.activations.linear_attention import gdn, mamba
+
+__all__ = [
+    "AFTER_ATTENTION",
+    "QUANTIZED_INPUT_BYTES",
+    "LayerSaved",
+    "SavedTensor",
+    "layer_saved_bytes",
+    "layer_tensors",
+    "mtp_saved_bytes",
+    "postprocess_saved_bytes",
+]
+
+AFTER_ATTENTION = frozenset({"pre_mlp_layernorm", "mlp", "router", "token_dispatcher", "experts", "shared_experts"})
+"""Modules that run after a layer's attention."""
+_ATTENTION = {"gqa": gqa, "mla": mla, "gdn": gdn, "mamba": mamba}
+_FFN = {"dense": dense, "moe": moe}
+
+
+class LayerSaved(NamedTuple):
+    """Bytes of one layer for one microbatch on one rank."""
+
+    kept: float
+    everything: float
+    rematerialised: float
+    layer_input: float
+    after_attention: float
+    kept_after_attention: float
+
+
+def layer_tensors(run: Run, kind: LayerKind, path: Literal["te", "cpu"] = "te") -> tuple[SavedTensor, ...]:
+    """The table of one layer: with TransformerEngine's kernels, or as the framework keeps it on a CPU."""
+    x = facts_of(run)
+    return _tensors(x, kind) if path == "te" else tuple(on_cpu(x, kind, list(_tensors(x, kind))))
+
+
+@lru_cache(maxsize=16384)
+def _tensors(x: Facts, kind: LayerKind) -> tuple[SavedTensor, ...]:
+    rows = [rows_of(x) for rows_of in (_ATTENTION.get(kind.attention), _FFN.get(kind.ffn)) if rows_of]
+    return tuple(row for part in rows for row in part)
+
+
+def layer_saved_bytes(run: Run, kind: LayerKind) -> LayerSaved:
+    """Kept bytes under the run's recompute modules, and what its backward makes again."""
+    return _saved(facts_of(run), kind, run.recompute_modules, run.offload_modules)
+
+
+@lru_cache(maxsize=65536)
+def _saved(x: Facts, kind: LayerKind, modules: frozenset[str], offloaded: frozenset[str]) -> LayerSaved:
+    rows = _tensors(x, kind)
+    stays = [row for row in rows if row.kept(modules) and not row.offloadable_by & offloaded]
+    kept, everything = _bytes(stays), _bytes(rows)
+    after = [row for row in rows if row.module in AFTER_ATTENTION]
+    kept_after = [row for row in stays if row.module in AFTER_ATTENTION]
+    layer_input = x.s * x.arch.hidden_size * BF16
+    return LayerSaved(kept, everything, everything - kept, layer_input, _bytes(after), _bytes(kept_after))
+
+
+def _bytes(rows: list[SavedTensor] | tuple[SavedTensor, ...]) -> float:
+    return sum(row.bytes for row in rows)
+
+
+def mtp_saved_bytes(run: Run) -> float:
+    """What one MTP depth keeps beside its layer: two norms' inputs, the concatenated [s, 2h] input, the projection."""
+    x = facts_of(run)
+    h = x.arch.hidden_size
+    return x.s * h * (2 * BF16 + 2 * BF16) + x.s * 2 * h * x.linear_bytes + x.s * h * BF16
+
+
+def postprocess_saved_bytes(run: Run) -> float:
+    """Final norm input and the output layer's input."""
+    x = facts_of(run)
+    return x.s * x.arch.hidden_size * 2 * BF16

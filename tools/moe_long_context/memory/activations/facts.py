@@ -1,0 +1,100 @@
+"""What the table of kept tensors depends on, and how a row is written. Symbols are those of the package's docstring."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from moe_long_context.catalog.architecture import Architecture
+from moe_long_context.config.resolve import Run
+from moe_long_context.memory.working import dispatched_tokens
+
+QUANTIZED_INPUT_BYTES = {
+    "bf16": 2.0, "fp8_tensorwise": 1.0, "fp8_delayed": 1.0, "fp8_blockwise": 1 + 4 / 128, "mxfp8": 1 + 1 / 32,
+    "nvfp4": 0.5 + 1 / 16,
+}  # fmt: skip
+"""Bytes per element of a linear's saved input: one column-wise copy and its scales, the row-wise copy is dropped.
+
+TransformerEngine pytorch/module/{linear,layernorm_linear,grouped_linear}.py, `update_usage(rowwise_usage=False)`;
+scales: fp32 for 128 elements (blockwise), one byte for 32 (MXFP8) or 16 (NVFP4).
+"""
+FP32 = 4
+BF16 = 2
+INT64 = 8
+INT32 = 4
+
+
+class SavedTensor(NamedTuple):
+    """One tensor kept for backward. `bytes` on one rank for one microbatch; any module of `freed_by` frees it.
+
+    `only_with`: kept only when one of these modules is recomputed (a checkpoint's own input).
+    """
+
+    name: str
+    module: str
+    shape: str
+    bytes: float
+    freed_by: frozenset[str] = frozenset()
+    offloadable_by: frozenset[str] = frozenset()
+    only_with: frozenset[str] = frozenset()
+
+    def kept(self, recomputed: frozenset[str]) -> bool:
+        """Whether it is kept under these recompute modules."""
+        return not self.freed_by & recomputed and (not self.only_with or bool(self.only_with & recomputed))
+
+
+class Facts(NamedTuple):
+    """What the table depends on. Tokens: t of the CP rank, s of the TP rank under sequence parallelism."""
+
+    arch: Architecture
+    t: float
+    s: float
+    tp: int
+    cp: int
+    etp: int
+    a2a: bool
+    dispatched: float
+    linear_bytes: float
+    quantized: bool
+    keeps_both_copies: bool
+    router_bytes: int
+    aux_loss: bool
+    clamped: bool
+    allgather: bool
+
+
+def facts_of(run: Run) -> Facts:
+    """The facts of a run that decide what its layers keep.
+
+    FP8 and FP4 attention and shared-expert projections keep their bf16 input instead of a second, quantized copy,
+    except with delayed scaling: megatron-core 0.19.2 transformer/attention.py, moe/shared_experts.py
+    (set_save_original_input).
+    """
+    t = run.tokens_per_cp_rank
+    comm = run.cp_comm_type if isinstance(run.cp_comm_type, str) else run.cp_comm_type[0]
+    coefficient = _setting(run, "moe_aux_loss_coeff")
+    coefficients = coefficient if isinstance(coefficient, list | tuple) else [coefficient]
+    return Facts(
+        arch=run.arch,
+        t=t,
+        s=t / run.sizes.tp if run.sequence_parallel else t,
+        tp=run.sizes.tp,
+        cp=run.sizes.cp,
+        etp=run.sizes.etp,
+        a2a=comm.startswith("a2a"),
+        dispatched=dispatched_tokens(run),
+        linear_bytes=QUANTIZED_INPUT_BYTES[run.precision],
+        quantized=run.precision != "bf16",
+        keeps_both_copies=run.precision == "fp8_delayed",
+        router_bytes=FP32 if _setting(run, "moe_router_dtype") in ("fp32", "fp64") else BF16,
+        aux_loss=any(coefficients) and _setting(run, "moe_router_load_balancing_type") not in ("none", "sinkhorn"),
+        clamped=_setting(run, "activation_func_clamp_value") is not None,
+        allgather=run.dispatcher == "allgather",
+    )
+
+
+def _setting(run: Run, name: str) -> Any:
+    """A model field as written, else of the model's released recipe, else the framework's default."""
+    path = f"model.{name}"
+    if name in run.recipe_defaults and path not in run.written.megatron:
+        return run.recipe_defaults[name]
+    return run.written.field(path)
