@@ -1,4 +1,4 @@
-"""Every computed table of the references and of card.yaml: `python evals/reference_numbers.py` checks, `--write` renews.
+"""Every computed table of references and card.yaml: `python evals/reference_numbers.py` checks, `--write` renews.
 
 A table stands between `<!-- computed: NAME -->` and `<!-- end -->` (in YAML: `# computed: NAME` and `# end`). Its text
 is made here, by the tools themselves, so a reference cannot print a number that the tools no longer give.
@@ -129,7 +129,8 @@ def hardware() -> str:
     for name in GPUS:
         g = gpu(name)
         rows.append((name, g.memory_gib, f"{g.bf16_tflops:g}", f"{g.fp8_tflops:g}" if g.fp8_tflops else "-",
-                     g.nvlink_domain, g.gpus_per_node, f"{g.nvlink_gb_s:g}", f"{g.nic_gb_s:g}", f"{g.host_gib_per_node:g}"))  # fmt: skip
+                     g.nvlink_domain, g.gpus_per_node, f"{g.nvlink_gb_s:g}", f"{g.nic_gb_s:g}",
+                     f"{g.host_gib_per_node:g}"))  # fmt: skip
     head = "GPU|memory GiB|BF16 TFLOP/s|FP8 TFLOP/s|NVLink domain|GPUs per node|NVLink GB/s|NIC GB/s|host GiB per node"
     return table(head, rows)
 

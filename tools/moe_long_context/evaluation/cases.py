@@ -91,7 +91,8 @@ def load_cases(path: Path | None = None) -> tuple[Case, ...]:
         document = json.loads(where.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UnreadableFileError(f"{where} is no evals file: {error}.", given=str(where)) from None
-    rows = from_flat(document) if isinstance(document, list) else document.get("evals")
+    held = document.get("evals") if isinstance(document, dict) else None
+    rows = from_flat(document) if isinstance(document, list) else held
     if not isinstance(rows, list):
         raise BadValueError(f"{where.name} has no list `evals`.", given=str(where), allowed=["skill_name", "evals"])
     try:

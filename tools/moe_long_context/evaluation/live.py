@@ -31,7 +31,8 @@ def chat_model(name: str) -> Any:
     try:
         return init_chat_model(name)
     except Exception as error:  # every provider package raises its own kind
-        raise BadValueError(f"No chat model {name!r}: {error}.", given=name, fix="install the provider, set its key") from None
+        fix = "install the provider, set its key"
+        raise BadValueError(f"No chat model {name!r}: {error}.", given=name, fix=fix) from None
 
 
 def prompt_of(case: Case) -> str:

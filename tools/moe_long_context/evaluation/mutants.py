@@ -39,18 +39,21 @@ def _forgets_what_offload_frees(right: Any) -> Any:
 
 
 MUTANTS = (
-    Mutant("mesh-product", "legal only if CP*EP*TP*PP*ETP divides the GPUs", "mesh.sizes:Sizes", "fits_expert", _product_mesh),
+    Mutant("mesh-product", "legal only if CP*EP*TP*PP*ETP divides the GPUs", "mesh.sizes:Sizes", "fits_expert",
+           _product_mesh),
     Mutant("mesh-expert-unchecked", "the expert mesh is never checked", "mesh.sizes:Sizes", "fits_expert",
            lambda _: property(lambda s: True)),
     Mutant("unit-swapped", "bytes divided by 10**9 and called GiB", "tools.memory", "gib", lambda _: lambda n: n / 1e9),
-    Mutant("offload-lost", "offloaded states stay on the GPU", "memory.estimate", "stage_states", _forgets_what_offload_frees),
+    Mutant("offload-lost", "offloaded states stay on the GPU", "memory.estimate", "stage_states",
+           _forgets_what_offload_frees),
     Mutant("optimizer-forgotten", "no optimizer state at all", "memory.estimate", "stage_states", _no_optimizer),
     Mutant("validator-accepts-all", "the validator finds nothing", "tools.validate", "check", lambda _: lambda run: ()),
     Mutant("pitfalls-silent", "the pitfall checker finds nothing", "tools.pitfalls", "check", lambda _: lambda run: ()),
     Mutant("ring-free", "the ring keeps no buffers", "memory.working", "_CP",
            lambda right: {**right, "p2p": right["a2a"]}),
     Mutant("names-accepted", "the reader takes any key", "config.names", "canonical",
-           lambda right: lambda source, **keys: right({k: v for k, v in source.items() if k != "expert_parallel_degree"}, **keys)),
+           lambda right: lambda source, **keys: right(
+               {k: v for k, v in source.items() if k != "expert_parallel_degree"}, **keys)),
 )  # fmt: skip
 
 

@@ -41,7 +41,9 @@ def run_evals(
     return Run(cases, grades, mutants, scored, model if "live" in layers and model else "", notes)
 
 
-def _layer(layer: str, cases: tuple[Case, ...], model: str | None, runs: int, tell: Callable[[str], None]) -> list[Grade]:
+def _layer(
+    layer: str, cases: tuple[Case, ...], model: str | None, runs: int, tell: Callable[[str], None]
+) -> list[Grade]:
     if layer == "tool":
         return [grade for case in cases for grade in grade_tools(case)]
     if layer == "trajectory":

@@ -61,7 +61,9 @@ def agent_args(step: Step, accepted: dict[str, Any]) -> dict[str, Any]:
 
 def _turns(case: Case, tools: dict[str, Any]) -> list[AIMessage]:
     turns = [
-        AIMessage("", tool_calls=[{"name": step.tool, "args": agent_args(step, tools[step.tool].args), "id": f"call-{n}"}])
+        AIMessage(
+            "", tool_calls=[{"name": step.tool, "args": agent_args(step, tools[step.tool].args), "id": f"call-{n}"}]
+        )
         for n, step in enumerate(case.steps, 1)
     ]
     return [*turns, AIMessage(case.expected_output)]
@@ -91,7 +93,9 @@ def _grade_reply(case: Case, step: Step, reply: ToolMessage) -> list[Grade]:
     tokens = len(text) / CHARACTERS_PER_TOKEN
     grades = [
         _grade(case, f"{step.tool}: full result beside the text", document is not None, text[:160]),
-        _grade(case, f"{step.tool}: text within {ANSWER_TOKENS} tokens", tokens <= ANSWER_TOKENS, f"about {tokens:.0f}"),
+        _grade(
+            case, f"{step.tool}: text within {ANSWER_TOKENS} tokens", tokens <= ANSWER_TOKENS, f"about {tokens:.0f}"
+        ),
     ]
     grades += [_grade(case, f"{step.tool}: tells {word!r}", word in text, text[:160]) for word in step.told]
     if document is None:

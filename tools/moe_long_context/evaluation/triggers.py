@@ -35,7 +35,8 @@ def load_triggers(path: Path | None = None) -> dict[str, list[dict[str, Any]]]:
     document = load_text(read_text(where), where.name)
     rows = {key: document.get(key) for key in ("positive", "negative")} if isinstance(document, dict) else {}
     if not rows or not all(isinstance(v, list) and all("prompt" in r for r in v) for v in rows.values()):
-        raise BadValueError(f"{where.name} needs lists `positive` and `negative` of rows with a `prompt`.", given=str(where))
+        message = f"{where.name} needs lists `positive` and `negative` of rows with a `prompt`."
+        raise BadValueError(message, given=str(where))
     return {key: list(value or ()) for key, value in rows.items()}
 
 
@@ -63,8 +64,8 @@ def score(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 def _score(names: list[str], library: Any, embed: Any, prompts: dict[str, list[str]]) -> dict[str, Any]:
     own = names.index(SKILL)
     ranks = []
-    for row in (embed(prompts["positive"]) @ library.T) if prompts["positive"] else ():
-        ranks.append(1 + int((row > row[own]).sum()))
+    rows = (embed(prompts["positive"]) @ library.T) if prompts["positive"] else ()
+    ranks = [1 + int((row > row[own]).sum()) for row in rows]
     false = [
         prompt
         for prompt, row in zip(prompts["negative"], embed(prompts["negative"]) @ library.T, strict=True)

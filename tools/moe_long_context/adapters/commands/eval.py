@@ -38,7 +38,8 @@ def command(
 
     run = run_evals(
         load_cases(Path(evals) if evals else None), _chosen(layers, model, triggers), model=model, runs=runs,
-        triggers=Path(triggers) if triggers else None, with_mutants=mutants, tell=lambda text: click.echo(text, err=True),
+        triggers=Path(triggers) if triggers else None, with_mutants=mutants,
+        tell=lambda text: click.echo(text, err=True),
     )  # fmt: skip
     if output:
         for path in write(run, Path(output)):
@@ -75,7 +76,8 @@ def _text(document: dict[str, Any]) -> str:
             f"{layer:22} {row['cases'] - len(row['cases_failed'])} of {row['cases']} cases, "
             f"{row['assertions_passed']} of {row['assertions']} assertions"
         )
-    lines += [f"failed  {g['case']}: {g['text']} ({g['evidence']})" for g in document["expectations"] if not g["passed"]]
+    failed = [grade for grade in document["expectations"] if not grade["passed"]]
+    lines += [f"failed  {g['case']}: {g['text']} ({g['evidence']})" for g in failed]
     lines += [f"mutant  {name}: {row['cases_failed']} cases fail" for name, row in document["mutants"].items()]
     for split, row in (document["triggers"] or {}).get("splits", {}).items():
         lines.append(
