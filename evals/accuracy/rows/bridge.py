@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from moe_long_context.units import GIB
+from moe_long_context.yaml_safe import load_file
 from rows.common import (
     GB,
     LONG_CONTEXT_TOKENS,
@@ -23,8 +26,10 @@ from rows.common import (
 from rows.joined import put_known
 
 LAYOUT = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
-FROM_RECIPE = "perf_recipes at 067f987, before overrides"
 BF16_GRADIENTS: Entry = {"grad_dtype": "bf16"}
+TE_LOSS: Entry = {"loss": "fused", "megatron": {"model.cross_entropy_fusion_impl": "te"}}
+"""Of the performance recipes: perf_recipes/_common.py, _benchmark_common(cross_entropy_impl="te")."""
+OPTIMIZERS = Path(__file__).resolve().parents[1] / "recipe_optimizers.yaml"
 STUDIES: dict[str, tuple[str, str, Entry]] = {
     "skill_rc_moonlight_": (
         "moonlight_recompute",
@@ -38,7 +43,7 @@ STUDIES: dict[str, tuple[str, str, Entry]] = {
     "skill_rc_nemotron3nano_": (
         "nemotron_recompute",
         "skill_rc_nemotron3nano_none",
-        {"optimizer": BF16_GRADIENTS, "expert_tensor_parallel_size": 1},
+        {"optimizer": BF16_GRADIENTS, "expert_tensor_parallel_size": 1, **TE_LOSS},
     ),
     "skill_off_qwen3_30b_opt": (
         "offload_curve",
@@ -68,12 +73,49 @@ def read_skill(entry: Entry, row: Row) -> None:
     _dense(row)
     if "peak_gib" in row.measured and "optimizer" not in row.config:
         row.config["optimizer"] = dict(BF16_GRADIENTS)
+        put_te_loss(row)
         row.assume("bf16 gradient reduction, as the Bridge performance recipes set it")
+    _transformer_engine(row, entry)
+    if row.id.startswith("skill_lc_dsv3_h100"):
+        _long_context_offload(row)
     if "LoRA" in str(entry.get("model")):
         row.skip = row.skip or "LoRA rank and target modules are not published"
     if entry.get("same_as"):
         row.skip = "the same figures as the paper's"
     need(row, "num_gpus", "seq_length", *LAYOUT)
+
+
+@lru_cache(maxsize=1)
+def recipe_optimizers() -> dict[str, Entry]:
+    """Recipe id -> optimizer fields."""
+    return dict(load_file(OPTIMIZERS))
+
+
+def put_te_loss(row: Row) -> None:
+    """The loss of the performance recipes, unless the row names its own."""
+    if "loss" not in row.config:
+        row.config["loss"] = "fused"
+        row.config["megatron"] = {**TE_LOSS["megatron"], **row.config.get("megatron", {})}
+        row.assume("Transformer Engine's cross entropy, as the Bridge performance recipes set it")
+
+
+TE_OF_AUGUST = ("2026-07-21", "2.18.0")
+"""Transformer Engine e7c550c5 (2.18.0) in the lock file of Megatron-Bridge @067f987, and the day of that commit."""
+
+
+def _transformer_engine(row: Row, entry: Entry) -> None:
+    """The library's version decides what its cross entropy holds."""
+    since, version = TE_OF_AUGUST
+    if str(entry.get("validated") or entry.get("last_verified") or "") >= since:
+        row.config["versions"] = {"transformer_engine": version}
+        row.assume(f"Transformer Engine {version}, as locked in August 2026")
+
+
+def _long_context_offload(row: Row) -> None:
+    """ModelZoo's script of the same table offloads the optimizer at every length, 4K included."""
+    if "optimizer" not in row.config:
+        row.config["optimizer"] = {"cpu_offload_fraction": 1.0, "precision_aware": True}
+        row.assume("optimizer offloaded, as in ModelZoo's script of the same table")
 
 
 def _group(row: Row) -> str:
@@ -137,6 +179,9 @@ def read_card(entry: Entry, row: Row) -> None:
         put_known(row)
     if "peft" in str(entry.get("task")) or "lora" in str(entry.get("task")):
         row.config["peft"] = {"type": "lora"}
+    _transformer_engine(row, entry)
+    if entry.get("status") == "unverified":
+        row.measured.pop("outcome", None)
     need(row, "num_gpus", "seq_length", *LAYOUT)
 
 
@@ -164,9 +209,15 @@ def _card_options(row: Row, entry: Entry, joined: Entry) -> None:
     modules = (joined.get("offload") or {}).get("offload_modules")
     if modules:
         row.config["activation_offload"] = {"modules": modules}
-    if "pretrain" in str(entry.get("task")):
-        row.config.setdefault("optimizer", {}).setdefault("grad_dtype", "bf16")
+    recipe = str(joined.get("recipe_id"))
+    known = recipe_optimizers().get(recipe)
+    if known is None and "pretrain" in str(entry.get("task")):
+        known = BF16_GRADIENTS
         row.assume("bf16 gradient reduction, as the Bridge pretraining recipes set it")
+    if known:
+        row.config["optimizer"] = {**known, **row.config.get("optimizer", {})}
+    if "perf" in recipe or "performance" in str(entry.get("task")):
+        put_te_loss(row)
     recompute = row.config.get("recompute") or {}
     if isinstance(recompute.get("modules"), list) and not recompute["modules"]:
         row.config.pop("recompute")
@@ -174,12 +225,6 @@ def _card_options(row: Row, entry: Entry, joined: Entry) -> None:
     if graph.get("impl") == "transformer_engine" and not graph.get("modules") and "nemotron" in str(entry.get("model")):
         graph["modules"] = ["mamba"]
         row.assume("CUDA graphs of the Mamba layers")
-
-
-OVERRIDES = {
-    "model.cp_comm_type": "cp_comm_type",
-    "optimizer.optimizer_offload_fraction": "cpu_offload_fraction",
-}
 
 
 def _overrides(row: Row, entry: Entry) -> None:
@@ -195,7 +240,7 @@ def _overrides(row: Row, entry: Entry) -> None:
         row.config["loss"] = "eager"
     if str(given.get("optimizer.optimizer_cpu_offload", "")).lower() == "true":
         fraction = float(given.get("optimizer.optimizer_offload_fraction") or 1.0)
-        row.config["optimizer"] = {"cpu_offload_fraction": fraction, "precision_aware": True}
+        row.config.setdefault("optimizer", {}).update(cpu_offload_fraction=fraction, precision_aware=True)
     put_dispatcher(row.config, given.get("model.moe_flex_dispatcher_backend"))
     if "null" in str(given.get("model.virtual_pipeline_model_parallel_size")):
         row.config.pop("virtual_pipeline_model_parallel_size", None)
@@ -218,4 +263,5 @@ def read_table(entry: Entry, row: Row) -> None:
     if str(entry.get("optimizer", "")).lower() == "muon":
         row.config["optimizer"] = {"type": "muon", "grad_dtype": "bf16"}
     put_known(row)
+    put_te_loss(row)
     need(row, "num_gpus", "seq_length", *LAYOUT)

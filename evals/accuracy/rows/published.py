@@ -35,12 +35,14 @@ def read_modelzoo(entry: Entry, row: Row) -> None:
     if model == "deepseek-v3" and "m" not in str(row.config.get("pipeline_model_parallel_layout", "")):
         row.config.setdefault("mtp_num_layers", 0)
     if entry.get("strategy") == "FSDP":
-        row.config["fsdp"] = {"enabled": True}
+        row.config["fsdp"] = {"enabled": True, "sharding": "optim_grads_params"}
     if entry.get("optimizer_moments"):
         row.config.setdefault("optimizer", {}).update(precision_aware=True, moment_dtype="bf16")
     if (row.config.get("expert_model_parallel_size") or 1) > 1:
         row.config.setdefault("expert_tensor_parallel_size", 1)
     row.config.setdefault("context_parallel_size", 1)
+    if not entry.get("measured") and not entry.get("recompute"):
+        row.skip = row.skip or "a default script without a figure, recompute not printed"
     need(row, "num_gpus", *LAYOUT)
 
 

@@ -9,7 +9,7 @@ implementation is one row of bytes per element:
 
 Sources: megatron-core 0.19.2 tensor_parallel/cross_entropy.py (eager: in-place fp32 copy),
 fusions/fused_cross_entropy.py (native: torch.compile makes the fp32 copy and the exponentials separate buffers),
-TransformerEngine pytorch/triton/cross_entropy.py (te: the gradient overwrites the bf16 logits; from 2.19, commit
+TransformerEngine pytorch/triton/cross_entropy.py (te: the gradient overwrites the bf16 logits; from 2.18, commit
 01bbe3eea, it is a separate fp32 buffer), megatron-core fusions/fused_linear_cross_entropy.py (never builds the
 logits). Measured: eager 5.7 and native 9.4 bytes per element at 128K (NovaSky-AI/SkyRL pull 1841); te 2 bytes
 (MooreThreads/SimuMax B200 runs with TransformerEngine 2.11).
@@ -37,7 +37,7 @@ LOSS_TABLE = {
     "fused_te_fp32_grad": LossRow(6, 4, 6),
 }
 
-TE_FP32_GRADIENT_SINCE = (2, 19)
+TE_FP32_GRADIENT_SINCE = (2, 18)
 CHUNK_TOKENS = 4096
 """Tokens per chunk of `loss: chunked` (a choice of the RL front ends that offer it; verl and slime use 1K to 4K)."""
 LINEAR_FUSED_VOCAB_SPLIT = 512 * 6
