@@ -38,7 +38,7 @@ def _throughput() -> str:
     (left_out,) = _found(r"leave-one-model-out median error ([\d.]+)%", page)
     return (
         f"- Throughput: {median} % median error on the {count} published rows it was fitted to, {left_out} %\n"
-        "  when the model asked about is left out of the fit; [all rows, with the misses](evals/accuracy/throughput.md)."
+        "  when the model asked about is left out of the fit; [all rows and misses](evals/accuracy/throughput.md)."
     )
 
 

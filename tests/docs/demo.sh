@@ -11,9 +11,9 @@ mkdir -p "$out"
 say() { printf '\n$ %s\n' "$*"; }
 
 say moe-long-context plan "${question[@]}"
+"$moe" plan "${question[@]}" --json > "$out/plan.json" &
 "$moe" plan "${question[@]}"
-
-"$moe" plan "${question[@]}" --json > "$out/plan.json"
+wait $!
 "$bin/python" - "$out" <<'PY'
 import json, pathlib, sys, yaml
 out = pathlib.Path(sys.argv[1])

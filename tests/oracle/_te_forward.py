@@ -7,7 +7,7 @@ Each class keeps the tensors that its TE 2.14 counterpart saves in bf16, and com
     norm + linear    norm input, deviation, norm output               module/layernorm_linear.py
     grouped linear   permuted input                                   module/grouped_linear.py
     attention        q, k, v, output, log-sum-exp                     attention/dot_product_attention (flash, fused)
-    delta rule       q, k, v, beta, decay summed in chunks, A         flash-linear-attention ops/gated_delta_rule/chunk.py
+    delta rule       q, k, v, beta, decay summed in chunks, A         flash-linear-attention ops/gated_delta_rule
     convolution      input                                            flash-linear-attention modules/conv
     q, k L2 norm     output, reciprocal deviation                     flash-linear-attention modules/l2norm.py
 

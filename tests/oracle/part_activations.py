@@ -86,7 +86,8 @@ def _layer(run: Run) -> Any:
         "moe_token_dispatcher_type": run.dispatcher,
     }
     router = {name: run.recipe_defaults[name] for name in ROUTER if name in run.recipe_defaults}
-    written = {name: run.written.megatron[f"model.{name}"] for name in ROUTER if f"model.{name}" in run.written.megatron}
+    given = run.written.megatron
+    written = {name: given[f"model.{name}"] for name in ROUTER if f"model.{name}" in given}
     activation = {"activation_func": quick_gelu} if run.arch.activation_func == "quick_gelu" else {}
     provider = provider_of(run, **recompute, bias_activation_fusion=True, **activation, **{**router, **written})
     provider._pg_collection = ProcessGroupCollection.use_mpu_process_groups()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from moe_long_context._version import VERSION
@@ -17,7 +19,7 @@ class Run(NamedTuple):
 
     cases: tuple[Case, ...]
     grades: list[Grade]
-    mutants: dict[str, tuple[str, int]] = {}
+    mutants: Mapping[str, tuple[str, int]] = MappingProxyType({})
     triggers: dict[str, Any] | None = None
     live: str = ""
     notes: tuple[str, ...] = ()

@@ -63,7 +63,6 @@ def score(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 def _score(names: list[str], library: Any, embed: Any, prompts: dict[str, list[str]]) -> dict[str, Any]:
     own = names.index(SKILL)
-    ranks = []
     rows = (embed(prompts["positive"]) @ library.T) if prompts["positive"] else ()
     ranks = [1 + int((row > row[own]).sum()) for row in rows]
     false = [
