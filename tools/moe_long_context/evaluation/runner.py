@@ -38,7 +38,7 @@ def run_evals(
         mutants[mutant.name] = (mutant.what, len(caught(mutant, cases)))
         tell(f"mutant {mutant.name}: {mutants[mutant.name][1]} cases fail")
     scored, notes = _triggers(triggers)
-    return Run(cases, grades, mutants, scored, model if "live" in layers and model else "", notes)
+    return Run(cases, grades, mutants, scored, model if model and "live" in layers else "", notes)
 
 
 def _layer(

@@ -9,6 +9,7 @@ real model chooses; that is the live layer.
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import Any
 
 from langchain.agents import create_agent
@@ -37,9 +38,7 @@ class ScriptedChatModel(GenericFakeChatModel):
 
 def agent_tools() -> list[Any]:
     """The ten LangChain tools."""
-    from moe_long_context.adapters.langchain import get_tools
-
-    return list(get_tools())
+    return list(import_module("moe_long_context.adapters.langchain").get_tools())
 
 
 def agent_args(step: Step, accepted: dict[str, Any]) -> dict[str, Any]:
@@ -55,6 +54,8 @@ def agent_args(step: Step, accepted: dict[str, Any]) -> dict[str, Any]:
         for path, item in flat.items():
             field = names.get(path) or paths.get(path)
             spelled = [n for n in (path, *(field.names if field else ())) if n in accepted]
+            if path == "config" and not spelled:  # LangChain keeps the name `config` for itself
+                spelled = sorted(n for n in accepted if n.startswith("config"))
             out[spelled[0] if spelled else path] = item
     return out
 
