@@ -74,15 +74,17 @@ def layer_saved_bytes(run: Run, kind: LayerKind) -> LayerSaved:
 @lru_cache(maxsize=65536)
 def _saved(x: Facts, kind: LayerKind, modules: frozenset[str], offloaded: frozenset[str]) -> LayerSaved:
     rows = _tensors(x, kind)
+    plain = [row for row in rows if row.kept(frozenset())]
     stays = [row for row in rows if row.kept(modules) and not row.offloadable_by & offloaded]
-    kept, everything = _bytes(stays), _bytes(rows)
-    after = [row for row in rows if row.module in AFTER_ATTENTION]
+    kept = _bytes(stays)
+    back = _bytes([row for row in plain if not row.kept(modules) or row.offloadable_by & offloaded])
+    after = [row for row in plain if row.module in AFTER_ATTENTION]
     kept_after = [row for row in stays if row.module in AFTER_ATTENTION]
     layer_input = x.s * x.arch.hidden_size * BF16
-    return LayerSaved(kept, everything, everything - kept, layer_input, _bytes(after), _bytes(kept_after))
+    return LayerSaved(kept, _bytes(plain), back, layer_input, _bytes(after), _bytes(kept_after))
 
 
-def _bytes(rows: list[SavedTensor] | tuple[SavedTensor, ...]) -> float:
+def _bytes(rows: list[SavedTensor]) -> float:
     return sum(row.bytes for row in rows)
 
 

@@ -87,6 +87,9 @@ def mla(x: Facts) -> list[SavedTensor]:
         *(SavedTensor(f"{part} in bf16, {of}", "self_attention", "[t, r]", x.t * rope * BF16, UP)
           for part in ("cosine", "sine") for of in ("query", "key")),
     ]  # fmt: skip
+    if x.s < x.t:
+        size = x.t * rope * BF16
+        rows.append(SavedTensor("gathered rotary key", "self_attention", "[t, r]", size, only_with=UP))
     return rows + _core(x, (qk, qk, v), v, UP)
 
 
