@@ -229,3 +229,16 @@ def _memory(run: Run) -> str | None:
 )  # fmt: skip
 def _low(run: Run) -> str | None:
     return f"{run.tokens_per_cp_rank} tokens a rank: launch overhead is small" if graphed(run) and run.tokens_per_cp_rank >= 16384 else None
+
+
+@rule(
+    "cg-recompute-old", "error", "CUDA graphs with recompute on core 0.15", why="Only selective recompute beside a TE graph of attention is allowed there.",
+    fix="capture attn alone with impl transformer_engine, or use core 0.16 or newer", where="config", fields="cuda_graph.impl recompute.granularity",
+    source="megatron-core 0.15.0 transformer/transformer_config.py __post_init__", until="0.15.0",
+    fails={"base": GRAPH, "recompute": ["moe_act"], "versions": {"megatron_core": "0.15.0"}},
+    passes={"base": GRAPH, **_modules("attn"), "recompute": ["moe_act"], "versions": {"megatron_core": "0.15.0"}},
+)  # fmt: skip
+def _recompute_old(run: Run) -> str | None:
+    allowed = run.recompute_granularity == "selective" and _te(run) and graphs(run) == {"attn"}
+    bad = graphed(run) and run.recompute_granularity and not allowed
+    return f"{run.recompute_granularity} recompute with CUDA graphs in core {core_of(run.written)}" if bad else None

@@ -40,14 +40,14 @@ def _allgather(run: Run) -> str | None:
 )  # fmt: skip
 def _variable(run: Run) -> str | None:
     on = run.written.megatron.get("model.variable_seq_lengths")
-    return "variable_seq_lengths with the allgather dispatcher" if on and run.dispatcher == "allgather" and run.arch.is_moe else None
+    return "variable_seq_lengths with the allgather dispatcher" if on and run.dispatcher == "allgather" else None
 
 
 @rule(
     "flex-backend-names", "error", "flex backend unknown to this core, or set without the flex dispatcher",
     why="deepep from 0.14, hybridep from 0.16, ncclep from 0.19; without dispatcher type flex the backend does nothing.",
-    fix="set dispatcher to deepep, hybridep or ncclep as the core has it", where="config",
-    fields="dispatcher model.moe_flex_dispatcher_backend model.moe_token_dispatcher_type", source=CONFIG,
+    fix="set dispatcher to deepep, hybridep or ncclep as the core has it", where="model build",
+    fields="dispatcher model.moe_flex_dispatcher_backend model.moe_token_dispatcher_type", source=DISPATCH,
     fails={"dispatcher": "hybridep", "versions": {"megatron_core": "0.15.0"}}, passes={"dispatcher": "deepep"},
 )  # fmt: skip
 def _backend(run: Run) -> str | None:
@@ -67,7 +67,7 @@ def _backend(run: Run) -> str | None:
 )  # fmt: skip
 def _legacy(run: Run) -> str | None:
     on = run.written.megatron.get("model.moe_enable_deepep")
-    flex = run.dispatcher == "deepep" or run.written.megatron.get("model.moe_token_dispatcher_type") == "flex"
+    flex = run.dispatcher in (FLEX if core_before(run, "0.16.1") else ("deepep", "ncclep")) or run.written.megatron.get("model.moe_token_dispatcher_type") == "flex"
     return f"moe_enable_deepep with dispatcher {run.dispatcher}" if on and not flex else None
 
 
@@ -143,13 +143,14 @@ def _cross(run: Run) -> str | None:
 
 @rule(
     "deepep-pad-capacity", "error", "DeepEP with padding to capacity", why="It has no drop-and-pad path.",
-    fix="use alltoall for drop-and-pad", where="model build", fields="dispatcher moe.pad_to_capacity", source=DISPATCH,
+    fix="use alltoall for drop-and-pad", where="config", fields="dispatcher moe.pad_to_capacity", source=CONFIG,
     fails={"dispatcher": "deepep", "moe": {"capacity_factor": 1.0, "pad_to_capacity": True}},
     passes={"moe": {"capacity_factor": 1.0, "pad_to_capacity": True}},
 )  # fmt: skip
 def _pad(run: Run) -> str | None:
-    bad = run.dispatcher == "deepep" and run.written.moe.pad_to_capacity
-    return "moe_pad_expert_input_to_capacity with deepep" if bad else None
+    lacking = FLEX if core_before(run, "0.16.1") else ("deepep",)
+    bad = run.dispatcher in lacking and run.written.moe.pad_to_capacity
+    return f"moe_pad_expert_input_to_capacity with {run.dispatcher}" if bad else None
 
 
 @rule(
@@ -247,7 +248,7 @@ def _sms(run: Run) -> str | None:
     m = run.written.megatron
     old = {m.get("model.moe_deepep_num_sms"), m.get("model.moe_hybridep_num_sms")} - {None}
     bad = len(old) > 1 and m.get("model.moe_flex_dispatcher_num_sms") is None
-    return f"moe_deepep_num_sms and moe_hybridep_num_sms say {sorted(old)}" if bad else None
+    return f"moe_deepep_num_sms and moe_hybridep_num_sms say {sorted(old, key=str)}" if bad else None
 
 
 @rule(
@@ -273,7 +274,7 @@ def _capacity(run: Run) -> str | None:
     moe, kind = run.written.moe, run.written.megatron.get("model.moe_router_load_balancing_type", "aux_loss")
     if moe.pad_to_capacity and moe.capacity_factor is None:
         return "moe_pad_expert_input_to_capacity without moe_expert_capacity_factor"
-    legal = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
+    legal = ("aux_loss", "seq_aux_loss", "none", *(() if core_before(run, "0.15.0") else ("global_aux_loss",)))
     kinds = kind if isinstance(kind, list | tuple) else [kind]
     bad = moe.capacity_factor is not None and any(k not in legal for k in kinds)
     return f"moe_expert_capacity_factor with {kind}" if bad else None
@@ -287,7 +288,7 @@ def _capacity(run: Run) -> str | None:
     passes={"model": "deepseek-v2-lite", "overlap": {"shared_expert": True}}, repair=lambda run: {"overlap": {"shared_expert": False}},
 )  # fmt: skip
 def _shared(run: Run) -> str | None:
-    if not run.written.overlap.shared_expert:
+    if not run.written.overlap.shared_expert or not run.arch.moe_shared_expert_intermediate_size:
         return None
     legal = ("alltoall",) if core_before(run, "0.18.0") else ("alltoall", *FLEX)
     return f"moe_shared_expert_overlap with {run.dispatcher} in core {core_of(run.written)}" if run.dispatcher not in legal else None

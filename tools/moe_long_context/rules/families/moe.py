@@ -41,7 +41,7 @@ def _heads(run: Run) -> str | None:
 )  # fmt: skip
 def _groups(run: Run) -> str | None:
     groups, tp = run.arch.num_query_groups, run.sizes.tp
-    if run.arch.multi_latent_attention or groups % tp == 0:
+    if groups % tp == 0:
         return None
     if not core_before(run, "0.16.1") and tp % groups == 0:
         return None
@@ -81,6 +81,19 @@ def _moe_sp(run: Run) -> str | None:
 
 
 @rule(
+    "ep-tp-without-sp-old", "error", "EP with TP and no sequence parallelism on an old core",
+    why="Core 0.14 refuses it; the warning that 0.15.0 wants to print instead ends in a NameError: warnings is not imported.",
+    fix="set sequence_parallel: true", where="config", fields=f"sequence_parallel {TP} {EP}",
+    source="megatron-core 0.14.0 and 0.15.0 model_parallel_config.py __post_init__", until="0.15.0", silenced_by=("moe-tp-requires-sp",),
+    fails={"tp": 2, "sp": False, "versions": {"megatron_core": "0.15.0"}},
+    passes={"tp": 2, "sp": True, "versions": {"megatron_core": "0.15.0"}}, repair=lambda run: {"sp": True},
+)  # fmt: skip
+def _ep_tp(run: Run) -> str | None:
+    bad = run.sizes.ep > 1 and run.sizes.tp > 1 and not run.sequence_parallel
+    return f"EP={run.sizes.ep} with TP={run.sizes.tp} and no sequence_parallel in core {core_of(run.written)}" if bad else None
+
+
+@rule(
     "experts-div-ep", "error", "experts do not divide over EP", why="Each EP rank holds whole experts.",
     fix="use an EP that divides num_moe_experts", where="model build", fields=f"{EP} model.num_moe_experts",
     source="megatron-core 0.19.2 transformer/moe/moe_layer.py", fails={"ep": 12, "num_gpus": 48}, passes={}, needs=("model",),
@@ -104,15 +117,15 @@ def _needs(run: Run) -> str | None:
 
 @rule(
     "moe-bias-etp1", "error", "biased experts with ETP",
-    why="Linear bias in a MoE model needs ETP 1.",
+    why="Linear bias in a MoE model needs ETP 1; core 0.14 has none.",
     fix="set expert_tensor_parallel_size to 1", where="config", fields="expert_tensor_parallel_size model.add_bias_linear",
-    source=CONFIG, since="0.15.0",
+    source=CONFIG,
     fails={"model": "gpt-oss-20b", "tp": 2, "sp": True, "etp": 2}, passes={"model": "gpt-oss-20b", "tp": 2, "sp": True, "etp": 1},
     repair=lambda run: {"etp": 1}, needs=("model",),
 )  # fmt: skip
 def _bias(run: Run) -> str | None:
-    bad = run.arch.is_moe and run.arch.add_bias_linear and run.sizes.etp > 1
-    return f"add_bias_linear with ETP={run.sizes.etp}" if bad else None
+    bad = run.arch.is_moe and run.arch.add_bias_linear and (run.sizes.etp > 1 or core_before(run, "0.15.0"))
+    return f"add_bias_linear with ETP={run.sizes.etp} in core {core_of(run.written)}" if bad else None
 
 
 @rule(
@@ -190,7 +203,7 @@ def _expert_bias(run: Run) -> str | None:
 @rule(
     "aux-loss-list-lengths", "error", "load-balancing types and coefficients differ in number",
     why="They are read in pairs.", fix="give one coefficient for each type", where="config",
-    fields="model.moe_router_load_balancing_type model.moe_aux_loss_coeff", source=CONFIG, since="0.15.0",
+    fields="model.moe_router_load_balancing_type model.moe_aux_loss_coeff", source=CONFIG,
     fails={"megatron": {"model.moe_router_load_balancing_type": ["aux_loss", "seq_aux_loss"], "model.moe_aux_loss_coeff": 0.1}},
     passes={"megatron": {"model.moe_router_load_balancing_type": "aux_loss", "model.moe_aux_loss_coeff": 0.1}},
 )  # fmt: skip
@@ -271,7 +284,7 @@ def _gdn(run: Run) -> str | None:
 @rule(
     "gdn-cp-unsupported-old", "error", "gated delta net with CP or packing on an old core",
     why="Core before 0.18 has neither.", fix="use megatron-core 0.18 or newer", where="config",
-    fields="versions.megatron_core context_parallel_size data.packed", source="megatron-core 0.16.1 transformer_config.py",
+    fields="versions.megatron_core context_parallel_size data.packed", source="megatron-core 0.16.1 transformer/transformer_config.py __post_init__",
     until="0.17.0", fails={"base": NEXT, "cp": 4, "versions": {"megatron_core": "0.17.0"}},
     passes={"base": NEXT, "versions": {"megatron_core": "0.17.0"}}, needs=("model",),
 )  # fmt: skip
@@ -279,6 +292,18 @@ def _gdn_old(run: Run) -> str | None:
     gdn = run.arch.experimental_attention_variant == "gated_delta_net"
     used = run.sizes.cp > 1 or run.written.data.packed
     return f"gated_delta_net with CP={run.sizes.cp} or packing in core {core_of(run.written)}" if gdn and used else None
+
+
+@rule(
+    "attention-variant-absent", "error", "linear or sparse attention on a core that has none",
+    why="experimental_attention_variant came with 0.16.", fix="use megatron-core 0.18 or newer", where="config",
+    fields="versions.megatron_core model.experimental_attention_variant", until="0.15.0",
+    source="megatron-core 0.15.0 transformer/transformer_config.py __post_init__ (no such field)", needs=("model",),
+    fails={"base": NEXT, "versions": {"megatron_core": "0.15.0"}}, passes={"versions": {"megatron_core": "0.15.0"}},
+)  # fmt: skip
+def _no_variant(run: Run) -> str | None:
+    variant = run.arch.experimental_attention_variant
+    return f"core {core_of(run.written)} has no {variant}" if variant else None
 
 
 @rule(
@@ -364,7 +389,7 @@ def _mla_cli(run: Run) -> str | None:
     "mla-rope-fusion-yarn-only", "error", "fused rope with MLA and plain rope",
     why="The fused MLA rope kernel is written for YaRN.",
     fix="set rope_type yarn, or turn apply_rope_fusion off", where="config", fields="model.apply_rope_fusion model.rope_type",
-    source=CONFIG, since="0.16.1",
+    source=CONFIG,
     fails={"model": "moonlight-16b-a3b", "rope_type": "rope", "megatron": {"model.apply_rope_fusion": True}},
     passes={"model": "deepseek-v3", "megatron": {"model.apply_rope_fusion": True}},
     repair=lambda run: {"megatron": {"model.apply_rope_fusion": False}}, needs=("model",),

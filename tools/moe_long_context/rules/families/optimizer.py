@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from moe_long_context.config.resolve import FP8_PRECISIONS, Run
+from moe_long_context.rules.families.moe import core_before
 from moe_long_context.rules.rule import rule
 
 BASE: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "H100", "num_gpus": 32, "seq_length": 8192, "ep": 8, "gbs": 512, "dispatcher": "alltoall"}
@@ -177,7 +178,8 @@ def _tokens(run: Run) -> str | None:
     fails={"megatron": {"model.moe_router_padding_for_quantization": True}}, passes={"precision": "fp8_blockwise", "megatron": {"model.moe_router_padding_for_quantization": True}},
 )  # fmt: skip
 def _router_padding(run: Run) -> str | None:
-    on = run.written.megatron.get("model.moe_router_padding_for_quantization") or run.written.megatron.get("model.moe_router_padding_for_fp8")
+    m, renamed = run.written.megatron, not core_before(run, "0.16.1")
+    on = m.get("model.moe_router_padding_for_fp8") or (renamed and m.get("model.moe_router_padding_for_quantization"))
     if not on:
         return None
     if run.precision == "bf16":

@@ -190,7 +190,7 @@ def _gather(run: Run) -> str | None:
 @rule(
     "ep-overlap-early-release", "error", "early release of attention memory without EP overlap", why="It frees between the overlapped halves.",
     fix="turn on overlap.ep_a2a, or the early release off", where="config", fields=f"model.ep_overlap_early_attn_memory_release {EP}", source=CONFIG,
-    since="0.17.0", fails={"megatron": {"model.ep_overlap_early_attn_memory_release": True}},
+    since="0.16.1", fails={"megatron": {"model.ep_overlap_early_attn_memory_release": True}},
     passes={"base": ON, "megatron": {"model.ep_overlap_early_attn_memory_release": True}},
     repair=lambda run: {"megatron": {"model.ep_overlap_early_attn_memory_release": False}},
 )  # fmt: skip
@@ -234,3 +234,15 @@ def _warmup(run: Run) -> str | None:
         return None
     bad = not run.written.overlap.p2p or m.get("model.batch_p2p_comm", True)
     return "overlap_p2p_comm_warmup_flush needs overlap_p2p_comm and no batch_p2p_comm" if bad else None
+
+
+@rule(
+    "ncclep-overlap-offload", "error", "EP overlap on ncclep with offload of expert_fc1",
+    why="Offload saves an input that the overlapped schedule frees early.", fix="drop expert_fc1 from activation_offload, or use hybridep",
+    where="config", fields=f"dispatcher {EP} activation_offload.modules", source=CONFIG, since="0.19.2",
+    fails={"base": ON, "dispatcher": "ncclep", "activation_offload": {"modules": ["expert_fc1"]}, "env": {"NVTE_CPU_OFFLOAD_V1": "1"}},
+    passes={"base": ON, "dispatcher": "hybridep", "activation_offload": {"modules": ["expert_fc1"]}, "env": {"NVTE_CPU_OFFLOAD_V1": "1"}},
+)  # fmt: skip
+def _nccl(run: Run) -> str | None:
+    bad = _on(run) and run.dispatcher == "ncclep" and "expert_fc1" in run.offload_modules
+    return "EP overlap on ncclep with expert_fc1 offload" if bad else None

@@ -7,6 +7,7 @@ from typing import Any
 from moe_long_context.config.resolve import Run
 from moe_long_context.errors import InvalidLayoutError
 from moe_long_context.mesh.layout_string import layout_problems, stages_of
+from moe_long_context.rules.families.moe import core_before
 from moe_long_context.rules.rule import rule
 
 BASE: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "H100", "num_gpus": 32, "seq_length": 4096, "pp": 4, "ep": 8, "gbs": 64}
@@ -154,9 +155,25 @@ def _middle(run: Run) -> str | None:
     for count in given:
         if count < 1 or count % vpp:
             return f"a first or last stage of {count} layers is not a positive multiple of VPP={vpp}"
-    if bool(rest) != bool(stages) or (stages and rest % stages):
+    dropped = bool(rest) != bool(stages) and not core_before(run, "0.16.1")
+    if dropped or (stages and rest % stages):
         return f"{rest} layers are left for {stages} middle stages"
     return f"middle stages of {rest // stages} layers do not divide over VPP={vpp}" if stages and rest // stages % vpp else None
+
+
+@rule(
+    "uneven-layers-dropped", "error", "first and last stage hold other than all layers, and nobody checks",
+    why="Until core 0.15 layers that no middle stage takes are left out without a word.",
+    fix="make first + middle + last equal num_layers", where="silently", fields=" ".join((*UNEVEN, PP)),
+    source="megatron-core 0.15.0 transformer/transformer_config.py and transformer_block.py", until="0.15.0",
+    fails={"pp": 2, "num_layers_in_first_pipeline_stage": 11, "num_layers_in_last_pipeline_stage": 11, "versions": {"megatron_core": "0.15.0"}},
+    passes={"pp": 2, "num_layers_in_first_pipeline_stage": 11, "num_layers_in_last_pipeline_stage": 37, "versions": {"megatron_core": "0.15.0"}},
+)  # fmt: skip
+def _dropped(run: Run) -> str | None:
+    given = [count for name in UNEVEN if (count := getattr(run.written, name)) is not None]
+    rest, stages = run.arch.num_layers - sum(given), run.sizes.pp - len(given)
+    bad = given and bool(rest) != bool(stages)
+    return f"{rest} layers have no stage: PP={run.sizes.pp} with {' and '.join(map(str, given))} given" if bad else None
 
 
 @rule(
@@ -234,7 +251,9 @@ def _mtp(run: Run) -> str | None:
     if stages is None:
         return None
     problems = layout_problems(stages, run.arch.num_layers, run.mtp, run.sizes.pp)
-    return next((p for p in problems if "MTP" in p), None)
+    old = core_before(run, "0.16.1") and any("m" in stage for stage in stages) and "m" not in stages[-1]
+    known = next((p for p in problems if "MTP" in p), None)
+    return known or ("before core 0.16 the MTP layers must be in the last stage, beside L" if old else None)
 
 
 @rule(

@@ -269,7 +269,7 @@ def _delayed(run: Run) -> str | None:
 )  # fmt: skip
 def _distribute(run: Run) -> str | None:
     on = run.written.megatron.get("model.distribute_saved_activations")
-    return "distribute_saved_activations with sequence_parallel" if on and run.sequence_parallel and granularity(run) == "full" else None
+    return "distribute_saved_activations with sequence_parallel" if on and run.sequence_parallel and granularity(run) else None
 
 
 @rule(
@@ -378,7 +378,7 @@ def _layer(run: Run) -> str | None:
         return None
     count = run.written.megatron.get("model.cpu_offloading_num_layers", 0)
     bad = [("PP > 1", run.sizes.pp > 1), ("recompute", granularity(run) is not None),
-           ("fine-grained offload", bool(run.offload_modules)),
+           ("fine-grained offload", bool(run.offload_modules) and not core_before(run, "0.16.1")),
            (f"{count} of {run.arch.num_layers} layers", not 0 <= count < run.arch.num_layers)]  # fmt: skip
     names = [name for name, hit in bad if hit]
     return f"cpu_offloading excludes {', '.join(names)}" if names else None
