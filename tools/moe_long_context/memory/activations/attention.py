@@ -7,6 +7,7 @@ from moe_long_context.memory.activations.facts import BF16, FP32, Facts, SavedTe
 NORMS = frozenset({"layernorm"})
 UP = frozenset({"mla_up_proj"})
 CORE = frozenset({"core_attn"})
+ROTARY = "cosine or sine in bf16"
 
 
 def norm(x: Facts, name: str, offload: str, fused: bool, freed: frozenset[str] = frozenset()) -> list[SavedTensor]:
@@ -14,7 +15,7 @@ def norm(x: Facts, name: str, offload: str, fused: bool, freed: frozenset[str] =
     is then kept in the linear's dtype, else in bf16."""
     h = x.arch.hidden_size
     freed = freed if fused else freed | NORMS
-    out = x.linear_bytes if fused else BF16
+    out = x.norm_linear_bytes if fused else BF16
     return [
         SavedTensor(f"{name} input", name, "[s, h]", x.s * h * BF16, frozenset(), frozenset({offload})),
         SavedTensor(f"{name} statistics", name, "[s]", x.s * FP32, freed),
@@ -70,7 +71,17 @@ def gqa(x: Facts) -> list[SavedTensor]:
             SavedTensor("output gate", "self_attention", "[t, n, d]", x.t * q * BF16),
             SavedTensor("ungated output", "self_attention", "[t, n, d]", x.t * q * BF16),
         ]
+    if not x.rotary_fused:
+        rows += unfused_rotary(x)
     return rows + _core(x, (q, k, k), q, frozenset())
+
+
+def unfused_rotary(x: Facts) -> list[SavedTensor]:
+    """Unfused rotary embedding keeps a cosine and a sine in bf16 for query and key each."""
+    if x.arch.position_embedding_type in ("none", "learned_absolute"):
+        return []
+    size = x.t * x.arch.kv_channels * x.arch.rotary_percent * BF16
+    return [SavedTensor(ROTARY, "self_attention", "[t, r]", size)] * 4
 
 
 def mla(x: Facts) -> list[SavedTensor]:
@@ -114,6 +125,6 @@ def _mla_input(x: Facts) -> list[SavedTensor]:
 def _latent(x: Facts, name: str, width: int) -> list[SavedTensor]:
     """Output and statistics of a norm that is fused into an up projection."""
     return [
-        SavedTensor(f"{name} normed", "linear_up_proj", "[s, latent]", x.s * width * x.linear_bytes, UP),
+        SavedTensor(f"{name} normed", "linear_up_proj", "[s, latent]", x.s * width * x.norm_linear_bytes, UP),
         SavedTensor(f"{name} norm statistics", "linear_up_proj", "[s]", x.s * FP32, UP),
     ]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from moe_long_context.catalog.architecture import LayerKind
-from moe_long_context.memory.activations.attention import UP, gqa_widths
+from moe_long_context.memory.activations.attention import ROTARY, UP, gqa_widths, unfused_rotary
 from moe_long_context.memory.activations.facts import BF16, FP32, INT64, Facts, SavedTensor
 from moe_long_context.memory.activations.feed_forward import MOE
 from moe_long_context.memory.activations.linear_attention import NORM_OUT
@@ -33,12 +33,6 @@ def _mixed_qkv(x: Facts) -> list[SavedTensor]:
     if x.arch.qk_layernorm and k > x.arch.kv_channels:
         rows.append(SavedTensor("q_layernorm input", "q_layernorm", "[t, n, d]", x.t * q * BF16))
     return rows
-
-
-def _eager_rotary(x: Facts) -> list[SavedTensor]:
-    """Unfused rotary embedding keeps a cosine and a sine in bf16 for query and key each."""
-    size = x.t * x.arch.kv_channels * x.arch.rotary_percent * BF16
-    return [SavedTensor("cosine or sine in bf16", "self_attention", "[t, r]", size)] * 4
 
 
 def _eager_gate(x: Facts) -> list[SavedTensor]:
@@ -90,7 +84,7 @@ def _unfused_permutation(x: Facts) -> list[SavedTensor]:
 
 DIFFERENCES = (
     Difference("QKV kept whole", "gqa", frozenset({"q_layernorm input", "k_layernorm input", "value"}), _mixed_qkv),
-    Difference("rotary embedding not fused", "gqa", frozenset(), _eager_rotary),
+    Difference("rotary embedding not fused", "gqa", frozenset({ROTARY}), unfused_rotary),
     Difference("output gate not compiled", "gqa", frozenset({"output gate"}), _eager_gate),
     Difference("delta-net gate not compiled", "gdn", frozenset({"gate"}), _eager_delta_gate),
     Difference("decay not compiled", "gdn", frozenset({"decay input"}), _eager_decay),

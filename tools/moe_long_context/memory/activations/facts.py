@@ -17,6 +17,9 @@ QUANTIZED_INPUT_BYTES = {
 TransformerEngine pytorch/module/{linear,layernorm_linear,grouped_linear}.py, `update_usage(rowwise_usage=False)`;
 scales: fp32 for 128 elements (blockwise), one byte for 32 (MXFP8) or 16 (NVFP4).
 """
+GATHERS_BOTH_COPIES = frozenset({"nvfp4"})
+"""Precisions of which a linear with a fused norm keeps the row-wise copy too when its backward gathers over TP:
+TransformerEngine pytorch/module/layernorm_linear.py, `ctx.ln_out_needs_gather`."""
 FP32 = 4
 BF16 = 2
 INT64 = 8
@@ -54,12 +57,14 @@ class Facts(NamedTuple):
     a2a: bool
     dispatched: float
     linear_bytes: float
+    norm_linear_bytes: float
     quantized: bool
     keeps_both_copies: bool
     router_bytes: int
     aux_loss: bool
     clamped: bool
     allgather: bool
+    rotary_fused: bool
 
 
 def facts_of(run: Run) -> Facts:
@@ -70,6 +75,8 @@ def facts_of(run: Run) -> Facts:
     (set_save_original_input).
     """
     t = run.tokens_per_cp_rank
+    gathers = run.sequence_parallel and run.sizes.tp > 1
+    linear_bytes = QUANTIZED_INPUT_BYTES[run.precision]
     comm = run.cp_comm_type if isinstance(run.cp_comm_type, str) else run.cp_comm_type[0]
     coefficient = _setting(run, "moe_aux_loss_coeff")
     coefficients = coefficient if isinstance(coefficient, list | tuple) else [coefficient]
@@ -82,14 +89,23 @@ def facts_of(run: Run) -> Facts:
         etp=run.sizes.etp,
         a2a=comm.startswith("a2a"),
         dispatched=dispatched_tokens(run),
-        linear_bytes=QUANTIZED_INPUT_BYTES[run.precision],
+        linear_bytes=linear_bytes,
+        norm_linear_bytes=linear_bytes * (2 if gathers and run.precision in GATHERS_BOTH_COPIES else 1),
         quantized=run.precision != "bf16",
         keeps_both_copies=run.precision == "fp8_delayed",
         router_bytes=FP32 if _setting(run, "moe_router_dtype") in ("fp32", "fp64") else BF16,
         aux_loss=any(coefficients) and _setting(run, "moe_router_load_balancing_type") not in ("none", "sinkhorn"),
         clamped=_setting(run, "activation_func_clamp_value") is not None,
         allgather=run.dispatcher == "allgather",
+        rotary_fused=_rotary_fused(run),
     )
+
+
+def _rotary_fused(run: Run) -> bool:
+    """Bridge leaves rotary fusion to the model's recipe; Megatron-LM fuses plain RoPE unless told not to."""
+    if run.bridge or "model.apply_rope_fusion" in run.written.megatron:
+        return bool(_setting(run, "apply_rope_fusion"))
+    return run.arch.position_embedding_type == "rope"
 
 
 def _setting(run: Run, name: str) -> Any:
