@@ -1,4 +1,4 @@
-"""A resolved run as keyword arguments of the real config classes of any core from 0.14, and what the class says of them."""
+"""A resolved run as keyword arguments of the real config classes of any core from 0.14, and what the class says."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MESH = (
 
 
 def outcome(run: Run, bridge: Any = None) -> str:
-    """ "ok", or what the class said; Bridge's classes where the run's front end is Bridge and `bridge` is its module."""
+    """ "ok", or what the class said; Bridge's classes where the front end is Bridge and `bridge` is its module."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
