@@ -9,7 +9,7 @@ from moe_long_context.adapters import schemas
 from moe_long_context.adapters.install import skill_folder
 from moe_long_context.tools._tool import Tool
 
-MAX_CHARACTERS = 3600  # under 1,500 tokens at 2.5 characters a token, the densest tables measured
+MAX_CHARACTERS = 3600  # aims under 1,500 tokens, assuming 2.5 characters a token (not yet measured)
 MAX_FILE_CHARACTERS = 20_000
 
 
