@@ -21,6 +21,7 @@ from moe_long_context.evaluation.cases import Case, Step, skill_root
 from moe_long_context.evaluation.grading import Grade, holds
 from moe_long_context.evaluation.recheck import recipe_problem
 from moe_long_context.evaluation.tool_layer import resolved_args
+from moe_long_context.units import parse_length
 
 ANSWER_TOKENS = 1500
 """Budget of one answer's text for the model (contract of the LangChain tools)."""
@@ -54,9 +55,11 @@ def agent_args(step: Step, accepted: dict[str, Any]) -> dict[str, Any]:
         for path, item in flat.items():
             field = names.get(path) or paths.get(path)
             spelled = [n for n in (path, *(field.names if field else ())) if n in accepted]
-            if path == "config" and not spelled:  # LangChain keeps the name `config` for itself
-                spelled = sorted(n for n in accepted if n.startswith("config"))
-            out[spelled[0] if spelled else path] = item
+            if not spelled and path in ("config", "a", "b"):  # LangChain keeps the name `config` for itself
+                spelled = sorted(
+                    n for n in accepted if n.startswith("config") and (path == "config" or n.endswith(path))
+                )
+            out[spelled[0] if spelled else path] = parse_length(item) if field and field.path == "seq_length" else item
     return out
 
 
