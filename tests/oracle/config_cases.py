@@ -13,7 +13,7 @@ from typing import Any
 from moe_long_context.config.resolve import Run, resolve
 from moe_long_context.rules.registry import all_rules, errors_only
 
-SEED = "config-classes-2"
+SEED = "config-classes-3"
 CASES = 6000
 MAX_CHANGES = 4
 CLASS_SOURCES = ("transformer_config.py __post_init__", "pipeline_parallel_layer_layout.py", "model_parallel_config.py")
@@ -157,6 +157,43 @@ def _graph(random: Random) -> dict[str, Any]:
     return {"cuda_graph": {"impl": impl, "modules": modules}, **_model(random, use_te_rng_tracker=(True,))}
 
 
+def _captured_dropout(random: Random) -> dict[str, Any]:
+    module = random.choice(("core_attn", "mlp", "moe"))
+    capacity = {"capacity_factor": 1.0, "pad_to_capacity": True}
+    captured = ["attn"] if module == "core_attn" else [module]
+    name = random.choice(("attention_dropout", "hidden_dropout", "moe_input_jitter_eps"))
+    return {
+        "recompute": [module], "moe": capacity, **_model(random, **{name: (0.1,)}),
+        "cuda_graph": {"impl": "transformer_engine", "modules": random.choice((captured, []))},
+    }  # fmt: skip
+
+
+def _graph_names(random: Random) -> dict[str, Any]:
+    return {"cuda_graph": {"impl": "transformer_engine", "modules": [random.choice(("ffn", "router", "attention"))]}}
+
+
+def _distributed_activations(random: Random) -> dict[str, Any]:
+    full = {"granularity": "full", "method": "uniform", "num_layers": 1}
+    recompute = random.choice((full, ["moe_act"], ["core_attn"]))
+    return {"tp": 2, "sp": True, "recompute": recompute, **_model(random, distribute_saved_activations=(True, False))}
+
+
+def _ncclep(random: Random) -> dict[str, Any]:
+    offload = {"modules": ["expert_fc1"]} if random.random() < 0.8 else {}
+    return {"dispatcher": "ncclep", "ep": 8, "overlap": {"ep_a2a": True}, "activation_offload": offload}
+
+
+def _two_precisions(random: Random) -> dict[str, Any]:
+    return {"precision": random.choice(("nvfp4", "bf16")), **_model(random, fp8=("e4m3", None), fp8_recipe=("tensorwise",))}
+
+
+def _gelu(random: Random) -> dict[str, Any]:
+    return {
+        "activation_func": random.choice(("gelu", "quick_gelu")), "gated_linear_unit": random.choice((True, False)),
+        **_model(random, bias_activation_fusion=(True, True, False)),
+    }  # fmt: skip
+
+
 def _router_graph(random: Random) -> dict[str, Any]:
     return {"cuda_graph": {"impl": "transformer_engine", "modules": ["attn", "moe_router", "moe_preprocess"]}}
 
@@ -288,4 +325,5 @@ DRAWS: list[Draw] = [
     _full, _no_granularity, _offload, _offload, _offload_of_layers, _graph, _graph, _router_graph, _dropout, _dispatcher,
     _dispatcher, _flex_fields, _rank_capacity, _capacity, _aux_lists, _router, _groups, _shared, _overlap, _overlap,
     _overlap_fields, _deferred, _p2p, _precision, _precision, _fp8_fields, _rope, _fusions, _shape, _grouped, _mtp,
+    _captured_dropout, _graph_names, _distributed_activations, _ncclep, _two_precisions, _gelu,
 ]  # fmt: skip

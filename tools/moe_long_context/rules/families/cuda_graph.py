@@ -41,7 +41,7 @@ def _modules(*names: str) -> dict[str, Any]:
 def _values(run: Run) -> str | None:
     impl = run.written.cuda_graph.impl
     bad = sorted(graphs(run) - {*NAMES, "full_iteration"})
-    if bad:
+    if bad and not core_before(run, "0.16.1"):
         return f"unknown CUDA-graph module {', '.join(bad)}; known: {', '.join(NAMES)}"
     if impl == "full_iteration" and core_before(run, "0.18.0"):
         return f"cuda_graph_impl full_iteration is not in core {core_of(run.written)}"
@@ -232,13 +232,13 @@ def _low(run: Run) -> str | None:
 
 
 @rule(
-    "cg-recompute-old", "error", "CUDA graphs with recompute on core 0.15", why="Only selective recompute beside a TE graph of attention is allowed there.",
+    "cg-recompute-old", "error", "CUDA graphs with recompute on core 0.15", why="Only selective recompute beside a TE graph of attention, and not of core_attn, is allowed there.",
     fix="capture attn alone with impl transformer_engine, or use core 0.16 or newer", where="config", fields="cuda_graph.impl recompute.granularity",
     source="megatron-core 0.15.0 transformer/transformer_config.py __post_init__", until="0.15.0",
     fails={"base": GRAPH, "recompute": ["moe_act"], "versions": {"megatron_core": "0.15.0"}},
     passes={"base": GRAPH, **_modules("attn"), "recompute": ["moe_act"], "versions": {"megatron_core": "0.15.0"}},
 )  # fmt: skip
 def _recompute_old(run: Run) -> str | None:
-    allowed = run.recompute_granularity == "selective" and _te(run) and graphs(run) == {"attn"}
-    bad = graphed(run) and run.recompute_granularity and not allowed
+    alone = run.recompute_granularity == "selective" and _te(run) and graphs(run) == {"attn"}
+    bad = graphed(run) and run.recompute_granularity and not (alone and "core_attn" not in run.recompute_modules)
     return f"{run.recompute_granularity} recompute with CUDA graphs in core {core_of(run.written)}" if bad else None

@@ -231,8 +231,8 @@ def _tx(run: Run) -> str | None:
 def _rank_capacity(run: Run) -> str | None:
     if run.written.megatron.get("model.moe_expert_rank_capacity_factor") is None:
         return None
-    if run.dispatcher not in ("hybridep", "ncclep"):
-        return f"moe_expert_rank_capacity_factor with {run.dispatcher}"
+    if run.dispatcher not in (("hybridep",) if core_before(run, "0.19.2") else ("hybridep", "ncclep")):
+        return f"moe_expert_rank_capacity_factor with {run.dispatcher} in core {core_of(run.written)}"
     lacks = run.dispatcher == "hybridep" and not run.written.megatron.get("model.use_transformer_engine_op_fuser")
     return "moe_expert_rank_capacity_factor on hybridep needs use_transformer_engine_op_fuser" if lacks else None
 

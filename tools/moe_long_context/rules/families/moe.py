@@ -142,8 +142,8 @@ def _shared_bias(run: Run) -> str | None:
 
 @rule(
     "latent-moe-shared-overlap", "error", "latent MoE with shared-expert overlap",
-    why="The overlap is not implemented for latent experts.", fix="turn moe_shared_expert_overlap off", where="config",
-    fields="overlap.shared_expert model.moe_latent_size", source=CONFIG, since="0.19.2",
+    why="The overlap is not implemented for latent experts.", fix="turn moe_shared_expert_overlap off", where="first forward",
+    fields="overlap.shared_expert model.moe_latent_size", source="megatron-core 0.19.2 transformer/moe/moe_layer.py MoELayer", since="0.19.2",
     fails={"model": "nemotron-3-super-120b-a12b", "overlap": {"shared_expert": True}}, passes={},
     repair=lambda run: {"overlap": {"shared_expert": False}},
 )  # fmt: skip
@@ -161,7 +161,7 @@ def _latent(run: Run) -> str | None:
 def _top1(run: Run) -> str | None:
     a = run.arch
     sinkhorn = run.written.megatron.get("model.moe_router_load_balancing_type") == "sinkhorn"
-    bad = a.is_moe and a.moe_router_topk == 1 and a.moe_router_score_function == "softmax"
+    bad = a.moe_router_topk == 1 and a.moe_router_score_function == "softmax"
     return "moe_router_topk 1 with softmax scores needs moe_router_pre_softmax" if bad and not a.moe_router_pre_softmax and not sinkhorn else None
 
 

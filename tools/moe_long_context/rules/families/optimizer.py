@@ -152,7 +152,7 @@ def _arch(run: Run) -> str | None:
 
 @rule(
     "fp8-recipe-te-version", "error", "TransformerEngine is too old for the precision", why="Recipes arrived one by one.", fix="use a newer TransformerEngine",
-    where="config", fields="precision versions.transformer_engine", source=TRANSFORMER,
+    where="first forward", fields="precision versions.transformer_engine", source="megatron-core 0.19.2 fp8_utils.py get_fp8_recipe",
     fails={"precision": "fp8_blockwise", "versions": {"transformer_engine": "2.2.0"}}, passes={"precision": "fp8_blockwise"},
 )  # fmt: skip
 def _recipe_te(run: Run) -> str | None:
@@ -182,7 +182,7 @@ def _router_padding(run: Run) -> str | None:
     on = m.get("model.moe_router_padding_for_fp8") or (renamed and m.get("model.moe_router_padding_for_quantization"))
     if not on:
         return None
-    if run.precision == "bf16":
+    if run.precision == "bf16" and not (m.get("model.fp8") or m.get("model.fp4")):
         return "moe_router_padding_for_quantization without FP8 or FP4"
     return "moe_router_padding_for_quantization with the allgather dispatcher" if run.dispatcher == "allgather" else None
 

@@ -94,9 +94,12 @@ def _mtp(run: Run) -> str | None:
     passes={"base": ON, "cuda_graph": {"impl": "transformer_engine", "modules": ["attn"]}},
 )  # fmt: skip
 def _graphs(run: Run) -> str | None:
-    hit = sorted(graphs(run) & {"moe", "mlp"})
-    bad = _on(run) and run.written.cuda_graph.impl == "transformer_engine" and hit
-    return f"EP overlap with {', '.join(hit)} captured" if bad else None
+    impl, hit = run.written.cuda_graph.impl, sorted(graphs(run) & {"moe", "mlp"})
+    if not _on(run) or impl == "none":
+        return None
+    if impl == "transformer_engine":
+        return f"EP overlap with {', '.join(hit)} captured" if hit else None
+    return f"EP overlap with cuda_graph impl {impl} in core {core_of(run.written)}" if core_of(run.written) in ("0.16.1", "0.17.0") else None
 
 
 @rule(
@@ -130,13 +133,16 @@ def _peak(run: Run) -> str | None:
 
 @rule(
     "ep-overlap-fsdp", "error", "EP overlap with Megatron-FSDP features it excludes", why="The two schedules collide.",
-    fix="use VPP 1 and no double buffer with FSDP", where="config", fields=f"{EP} fsdp.enabled", source=CONFIG, since="0.18.0",
+    fix="use VPP 1 and no double buffer with FSDP", where="model build", fields=f"{EP} fsdp.enabled",
+    source="megatron-core 0.19.2 distributed/fsdp/mcore_fsdp_adapter.py", since="0.18.0",
     fails={"base": ON, "pp": 2, "vpp": 2, "fsdp": {"enabled": True}}, passes={"base": ON},
 )  # fmt: skip
 def _fsdp(run: Run) -> str | None:
     both = _on(run) and run.written.fsdp.enabled
     double = run.written.megatron.get("ddp.fsdp_double_buffer")
-    return "EP overlap with Megatron-FSDP and VPP or double buffering" if both and (run.sizes.vpp > 1 or double) else None
+    layers = run.written.cuda_graph.impl in ("local", "transformer_engine")
+    bad = both and (run.sizes.vpp > 1 or double or layers)
+    return "EP overlap with Megatron-FSDP and VPP, double buffering or layer graphs" if bad else None
 
 
 @rule(
@@ -244,5 +250,6 @@ def _warmup(run: Run) -> str | None:
     passes={"base": ON, "dispatcher": "hybridep", "activation_offload": {"modules": ["expert_fc1"]}, "env": {"NVTE_CPU_OFFLOAD_V1": "1"}},
 )  # fmt: skip
 def _nccl(run: Run) -> str | None:
-    bad = _on(run) and run.dispatcher == "ncclep" and "expert_fc1" in run.offload_modules
+    replaced = run.written.megatron.get("model.moe_enable_deepep")
+    bad = _on(run) and run.dispatcher == "ncclep" and "expert_fc1" in run.offload_modules and not replaced
     return "EP overlap on ncclep with expert_fc1 offload" if bad else None

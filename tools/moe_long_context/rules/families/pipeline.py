@@ -9,6 +9,7 @@ from moe_long_context.errors import InvalidLayoutError
 from moe_long_context.mesh.layout_string import layout_problems, stages_of
 from moe_long_context.rules.families.moe import core_before
 from moe_long_context.rules.rule import rule
+from moe_long_context.rules.versions import core_of
 
 BASE: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "H100", "num_gpus": 32, "seq_length": 4096, "pp": 4, "ep": 8, "gbs": 64}
 BLOCK = "megatron-core 0.19.2 transformer/transformer_block.py get_num_layers_to_build"
@@ -251,9 +252,9 @@ def _mtp(run: Run) -> str | None:
     if stages is None:
         return None
     problems = layout_problems(stages, run.arch.num_layers, run.mtp, run.sizes.pp)
-    old = core_before(run, "0.16.1") and any("m" in stage for stage in stages) and "m" not in stages[-1]
+    old = core_of(run.written) == "0.15.0" and any("m" in stage for stage in stages) and "m" not in stages[-1]
     known = next((p for p in problems if "MTP" in p), None)
-    return known or ("before core 0.16 the MTP layers must be in the last stage, beside L" if old else None)
+    return known or ("in core 0.15 the MTP layers must be in the last stage, beside L" if old else None)
 
 
 @rule(
