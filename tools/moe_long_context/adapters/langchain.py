@@ -34,14 +34,17 @@ def get_tools() -> list[Any]:
 
 
 def _structured(tool: Tool) -> Any:
-    from langchain_core.tools import StructuredTool
+    from langchain_core.tools import BaseTool
 
-    def run(**given: Any) -> tuple[str, dict[str, Any]]:
-        answer = schemas.call(tool, given)
-        return content_of(answer, tool.command), answer.model_dump(mode="json")
+    class SkillTool(BaseTool):
+        """Not a StructuredTool: that one keeps an argument named `config` for itself and drops it."""
 
-    return StructuredTool(
-        name=tool.name, description=tool.summary, args_schema=schemas.input_schema(tool), func=run,
+        def _run(self, **given: Any) -> tuple[str, dict[str, Any]]:
+            answer = schemas.call(tool, given)
+            return content_of(answer, tool.command), answer.model_dump(mode="json")
+
+    return SkillTool(
+        name=tool.name, description=tool.summary, args_schema=schemas.input_schema(tool),
         response_format="content_and_artifact",
     )  # fmt: skip
 

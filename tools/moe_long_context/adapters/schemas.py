@@ -54,7 +54,8 @@ def _row(kind: Any, description: str, required: bool = False) -> Any:
 def _type(field: Field) -> Any:
     if field.choices:
         return Literal[field.choices]
-    return {"bool": bool, "int": int, "float": float, "text": str, "list": list[int]}[field.kind]
+    items = int if field.path == "hierarchical_context_parallel_sizes" else str
+    return {"bool": bool, "int": int, "float": float, "text": str, "list": list[items]}[field.kind]  # type: ignore[valid-type]
 
 
 def _portable(annotation: Any) -> Any:
