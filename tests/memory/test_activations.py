@@ -16,12 +16,24 @@ import pytest
 
 from moe_long_context.catalog.architecture import LayerKind
 from moe_long_context.config.resolve import Run, resolve
-from moe_long_context.memory.activations import layer_saved_bytes, layer_tensors
+from moe_long_context.memory.activations import (
+    layer_saved_bytes,
+    layer_tensors,
+    mtp_saved_bytes,
+    postprocess_saved_bytes,
+)
+from moe_long_context.memory.activations.cpu import DIFFERENCES
+from moe_long_context.memory.activations.facts import facts_of
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "activations_core-0.19.2.json").read_text(encoding="utf-8"))
 CASES = GOLDEN["cases"]
 LENGTHS = (64, 128)
 CONSTANT_BYTES = 1024
+ENDS = {
+    "model": "deepseek-v3", "gpu": "H100", "num_gpus": 1, "num_layers": 1, "mbs": 1, "gbs": 1, "moe_layer_freq": [0],
+    "dispatcher": "alltoall", "num_moe_experts": 16, "seq_length": 64, "mtp": 0,
+}  # fmt: skip
+"""The run of the golden file's "ends"."""
 SETS = [(case, name[3:]) for case, entry in CASES.items() for name in entry["kept"] if name.startswith("64 ")]
 
 
@@ -77,3 +89,75 @@ def _rotary_table(run: Run, kind: LayerKind) -> float:
 def test_tensors_equal_those_of_the_real_layer(case: str, label: str, length: int) -> None:
     """The bytes of every kept tensor are Megatron-Core 0.19.2's, at both lengths."""
     assert _modelled(_run(case, length, label)) == _growing(case, length, label)
+
+
+def _ends(name: str) -> Counter[int]:
+    return Counter(size for _, _, size in GOLDEN["ends"][name])
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_mtp_and_head_keep_what_the_real_model_keeps(recompute: str) -> None:
+    """Hidden-sized tensors that the final norm, the head and one MTP depth add; logits belong to the loss."""
+    run = resolve({**ENDS, "recompute": _recompute("full uniform" if recompute == "full" else "none")})
+    layer = Counter(_modelled(run))
+    hidden = int(layer_saved_bytes(run, run.arch.layer_kinds[0]).layer_input)
+    without, mtp = _ends(f"mtp 0, {recompute}"), _ends(f"mtp 1, {recompute}")
+
+    def large(rows: Counter[int]) -> int:
+        return sum(size * count for size, count in rows.items() if size >= hidden)
+
+    assert large(without - layer) == postprocess_saved_bytes(run)
+    assert large(mtp - without - layer) == mtp_saved_bytes(run)
+
+
+@pytest.mark.parametrize("model", ["qwen3-30b-a3b", "deepseek-v3", "qwen3-next-80b-a3b", "gpt-oss-20b", "llama3-8b"])
+def test_paths_differ_in_the_named_rows_only(model: str) -> None:
+    """A row that is in one path's table and not in the other's belongs to a documented difference."""
+    run = resolve({"model": model, "gpu": "H100", "num_gpus": 1, "seq_length": 128, "gbs": 1, "mbs": 1})
+    for kind in set(run.arch.layer_kinds):
+        te, cpu = set(layer_tensors(run, kind)), set(layer_tensors(run, kind, path="cpu"))
+        x = facts_of(run)
+        known = [d for d in DIFFERENCES if d.layer in (kind.attention, kind.ffn)]
+        assert {row.name for row in te - cpu} <= {name for d in known for name in d.replaces}
+        assert {row.name for row in cpu - te} <= {row.name for d in known for row in d.rows(x)}
+
+
+@pytest.mark.parametrize(
+    ("precision", "bytes_per_element"),
+    [
+        ("bf16", 2),
+        ("fp8_tensorwise", 1),
+        ("fp8_blockwise", 1 + 4 / 128),
+        ("mxfp8", 1 + 1 / 32),
+        ("nvfp4", 0.5 + 1 / 16),
+    ],
+)
+def test_expert_inputs_are_kept_in_the_linears_dtype(precision: str, bytes_per_element: float) -> None:
+    """One column-wise copy with its scales: TransformerEngine grouped_linear.py drops the row-wise data."""
+    run = resolve(
+        {"model": "qwen3-30b-a3b", "gpu": "B200", "num_gpus": 1, "seq_length": 128, "precision": precision, "gbs": 1}
+    )
+    rows = {row.name: row.bytes for row in layer_tensors(run, run.arch.layer_kinds[0])}
+    assert rows["expert fc1 input"] == 128 * 8 * 2048 * bytes_per_element
+    assert rows["expert fc1 output"] == 128 * 8 * 768 * 2 * 2
+
+
+def test_attention_projection_keeps_no_quantized_copy_of_its_input() -> None:
+    """Megatron-Core lets linear_proj keep the bf16 attention output that attention keeps anyway, except delayed FP8."""
+    names = {}
+    for precision in ("mxfp8", "fp8_delayed"):
+        run = resolve(
+            {"model": "qwen3-30b-a3b", "gpu": "B200", "num_gpus": 1, "seq_length": 64, "precision": precision, "gbs": 1}
+        )
+        names[precision] = {row.name for row in layer_tensors(run, run.arch.layer_kinds[0])}
+    assert names["fp8_delayed"] - names["mxfp8"] == {"attention output, quantized"}
+
+
+def test_offloaded_rows_leave_the_gpu() -> None:
+    """Offloading the attention core moves q, k, v and the log-sum-exp, and they come back for backward."""
+    config = {"model": "llama3-8b", "gpu": "H100", "num_gpus": 1, "seq_length": 128, "gbs": 1, "mbs": 1}
+    run = resolve({**config, "activation_offload": {"modules": ["core_attn"]}})
+    kind = run.arch.layer_kinds[0]
+    saved, plain = layer_saved_bytes(run, kind), layer_saved_bytes(resolve(config), kind)
+    moved = 128 * ((32 + 8 + 8) * 128 * 2 + 32 * 4)
+    assert plain.kept - saved.kept == moved == saved.rematerialised

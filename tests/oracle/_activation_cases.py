@@ -51,6 +51,14 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], tuple[Any, ...]]] = {
 }
 """Name -> (entry of MODELS, layout, recompute sets)."""
 
+ENDS: dict[str, Any] = {
+    "model": "deepseek-v3", "gpu": "H100", "num_gpus": 1, "num_layers": 1, "mbs": 1, "gbs": 1, "moe_layer_freq": [0, 0],
+    "dispatcher": "alltoall", "num_moe_experts": 16, "seq_length": 64,
+}  # fmt: skip
+"""One dense layer with embedding, final norm and head, for what MTP and the head add."""
+ENDS_SETS = {f"mtp {mtp}, {recompute or 'none'}": (mtp, recompute) for mtp in (0, 1) for recompute in (None, "full")}
+ENDS_VOCAB = 512
+
 
 def cases() -> dict[str, tuple[dict[str, Any], tuple[Any, ...]]]:
     """Name -> (run without recompute and length, recompute sets)."""

@@ -2,7 +2,7 @@
 
 A layer of full width runs forward in bf16 on the CPU with the classes of `_te_forward`; every storage that autograd
 packs and that is no parameter is listed with shape, dtype and the bytes alive after the forward. Collectives are fake:
-sizes are real, values are not. The embedding, the final norm and the loss are not part of it.
+sizes are real, values are not. `ends` has the embedding, the final norm, MTP and the loss too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import _te_forward  # noqa: E402
 _te_forward.install()
 
 import torch  # noqa: E402
-from _activation_cases import LENGTHS, cases, label  # noqa: E402
+from _activation_cases import ENDS, ENDS_SETS, ENDS_VOCAB, FULL, LENGTHS, cases, label  # noqa: E402
 from _models import provider_of  # noqa: E402
 from megatron.core.fusions.fused_bias_geglu import quick_gelu  # noqa: E402
 from megatron.core.process_groups_config import ProcessGroupCollection  # noqa: E402
@@ -55,7 +55,7 @@ class Recorder:
 
 def kept(run: Run) -> list[list[Any]]:
     """What the layer of this run keeps, on rank 0."""
-    model = _layer(run)
+    model = _filled(_provider(run).provide(pre_process=False, post_process=False))
     recorder = Recorder(model)
     tokens = run.tokens_per_cp_rank // (run.sizes.tp if run.sequence_parallel else 1)
     hidden = torch.full((tokens, 1, run.arch.hidden_size), 0.5, dtype=torch.bfloat16).requires_grad_()
@@ -77,7 +77,23 @@ def _release(model: Any, recorder: Recorder) -> None:
         parameter.untyped_storage().resize_(0)
 
 
-def _layer(run: Run) -> Any:
+def ends(run: Run) -> list[list[Any]]:
+    """What the layer keeps with embedding, MTP, head and loss around it."""
+    provider = _provider(run, vocab_size=ENDS_VOCAB, make_vocab_size_divisible_by=1)
+    model = _filled(provider.provide(pre_process=True, post_process=True))
+    recorder = Recorder(model)
+    tokens = torch.zeros(1, run.seq_length, dtype=torch.long)
+    positions = torch.arange(run.seq_length).unsqueeze(0)
+    mask = torch.ones(1, run.seq_length)
+    with torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda tensor: tensor):
+        loss = model(input_ids=tokens, position_ids=positions, attention_mask=None, labels=tokens, loss_mask=mask)
+    rows = recorder.rows()
+    del loss
+    _release(model, recorder)
+    return rows
+
+
+def _provider(run: Run, **changes: Any) -> Any:
     recompute = {
         "recompute_granularity": run.recompute_granularity,
         "recompute_method": run.recompute_method,
@@ -86,13 +102,19 @@ def _layer(run: Run) -> Any:
         "moe_token_dispatcher_type": run.dispatcher,
     }
     router = {name: run.recipe_defaults[name] for name in ROUTER if name in run.recipe_defaults}
-    given = run.written.megatron
-    written = {name: given[f"model.{name}"] for name in ROUTER if f"model.{name}" in given}
+    written = {
+        name: run.written.megatron[f"model.{name}"] for name in ROUTER if f"model.{name}" in run.written.megatron
+    }
     activation = {"activation_func": quick_gelu} if run.arch.activation_func == "quick_gelu" else {}
-    provider = provider_of(run, **recompute, bias_activation_fusion=True, **activation, **{**router, **written})
+    settings = {**recompute, **activation, **router, **written, **changes}
+    provider = provider_of(run, bias_activation_fusion=True, **settings)
     provider._pg_collection = ProcessGroupCollection.use_mpu_process_groups()
     model_parallel_cuda_manual_seed(1)
-    model = provider.provide(pre_process=False, post_process=False)
+    return provider
+
+
+def _filled(model: Any) -> Any:
+    """The model with plain numbers for weights; of the experts only the first one's are used."""
     for name, parameter in model.named_parameters():
         if ".experts." not in name or name.endswith(("weight0", "bias0")):
             parameter.data.fill_(0.01)
@@ -103,8 +125,17 @@ def record() -> dict[str, Any]:
     """Case -> run, and for each recompute set and length the kept tensors; sets other than "none" as differences."""
     return {
         "framework": "megatron-core 0.19.2, megatron-bridge 0.6.2",
+        "ends": _ends(),
         "cases": {name: {"run": run, "kept": _case(run, sets)} for name, (run, sets) in cases().items()},
     }
+
+
+def _ends() -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    with _env.fake_ranks(1, 0):
+        for name, (mtp, recompute) in ENDS_SETS.items():
+            out[name] = ends(resolve({**ENDS, "mtp": mtp, "recompute": FULL if recompute else None}))
+    return out
 
 
 def _case(written: dict[str, Any], sets: tuple[Any, ...]) -> dict[str, Any]:

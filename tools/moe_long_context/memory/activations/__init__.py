@@ -89,10 +89,17 @@ def _bytes(rows: list[SavedTensor]) -> float:
 
 
 def mtp_saved_bytes(run: Run) -> float:
-    """What one MTP depth keeps beside its layer: two norms' inputs, the concatenated [s, 2h] input, the projection."""
+    """What one MTP depth keeps beside its layer.
+
+    Its two norms' inputs, the concatenated [s, 2h] input of its projection, and its part of the heads' joint input with
+    the copy that joining makes; a depth that is recomputed whole keeps its embedding and the joint input only.
+    Source: megatron-core 0.19.2 transformer/multi_token_prediction.py.
+    """
     x = facts_of(run)
     h = x.arch.hidden_size
-    return x.s * h * (2 * BF16 + 2 * BF16) + x.s * 2 * h * x.linear_bytes + x.s * h * BF16
+    if run.recompute_granularity == "full" and run.recompute_method != "block":
+        return x.s * h * 2 * BF16
+    return x.s * h * 4 * BF16 + x.s * 2 * h * x.linear_bytes
 
 
 def postprocess_saved_bytes(run: Run) -> float:
