@@ -7,7 +7,12 @@ from typing import NamedTuple
 
 from moe_long_context.catalog.architecture import LayerKind
 from moe_long_context.config.resolve import Run
-from moe_long_context.memory.activations import layer_saved_bytes, mtp_saved_bytes, postprocess_saved_bytes
+from moe_long_context.memory.activations import (
+    layer_saved_bytes,
+    mtp_replayed_bytes,
+    mtp_saved_bytes,
+    postprocess_saved_bytes,
+)
 from moe_long_context.memory.working import layer_working
 from moe_long_context.mesh.partition import Chunk
 
@@ -63,7 +68,8 @@ def _layer_costs(run: Run, chunk: Chunk) -> list[_LayerCost]:
         costs.append(known[key])
     if chunk.mtp:
         inner = _cost(run, run.arch.mtp_layer_kind, _checkpoint(run, 0, mtp=True))
-        costs += [inner._replace(kept=inner.kept + mtp_saved_bytes(run))] * chunk.mtp
+        backward = inner.backward + mtp_replayed_bytes(run)
+        costs += [inner._replace(kept=inner.kept + mtp_saved_bytes(run), backward=backward)] * chunk.mtp
     return costs
 
 

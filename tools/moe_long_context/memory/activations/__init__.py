@@ -33,6 +33,7 @@ __all__ = [
     "SavedTensor",
     "layer_saved_bytes",
     "layer_tensors",
+    "mtp_replayed_bytes",
     "mtp_saved_bytes",
     "postprocess_saved_bytes",
 ]
@@ -96,10 +97,22 @@ def mtp_saved_bytes(run: Run) -> float:
     Source: megatron-core 0.19.2 transformer/multi_token_prediction.py.
     """
     x = facts_of(run)
-    h = x.arch.hidden_size
-    if run.recompute_granularity == "full" and run.recompute_method != "block":
-        return x.s * h * 2 * BF16
-    return x.s * h * 4 * BF16 + x.s * 2 * h * x.linear_bytes
+    if _replays_mtp(run):
+        return x.s * x.arch.hidden_size * 2 * BF16
+    return _mtp_bytes(x)
+
+
+def mtp_replayed_bytes(run: Run) -> float:
+    """What backward makes again beside the layer when one MTP depth is recomputed whole."""
+    return _mtp_bytes(facts_of(run)) - mtp_saved_bytes(run)
+
+
+def _replays_mtp(run: Run) -> bool:
+    return run.recompute_granularity == "full" and run.recompute_method != "block"
+
+
+def _mtp_bytes(x: Facts) -> float:
+    return x.s * x.arch.hidden_size * (4 * BF16 + 2 * x.linear_bytes)
 
 
 def postprocess_saved_bytes(run: Run) -> float:
