@@ -8,7 +8,7 @@ from pathlib import Path
 
 from moe_long_context.config.resolve import Run
 from moe_long_context.errors import InvalidLayoutError, UnknownNameError
-from moe_long_context.results import SEVERITIES, Finding
+from moe_long_context.results import SEVERITIES, Finding, Severity
 from moe_long_context.rules.rule import DECLARED, Rule, View
 from moe_long_context.rules.versions import bridge_of, core_of, within
 
@@ -44,15 +44,16 @@ def check(run: Run, view: View = "validate") -> tuple[Finding, ...]:
     core_of(run.written), bridge_of(run.written)
     hits = {r.id: (r, message) for r in _applicable(run) if (message := _ask(r, run))}
     kept = [(r, m) for r, m in hits.values() if not any(other in hits for other in r.silenced_by)]
+    findings = [_finding(r, r.severity_of(run), message) for r, message in kept]
     if view == "pitfalls":
-        kept = [(r, m) for r, m in kept if r.severity in PITFALL_SEVERITIES or r.where == "silently"]
-    kept.sort(key=lambda pair: SEVERITIES.index(pair[0].severity))
-    return tuple(_finding(r, message) for r, message in kept)
+        findings = [f for f in findings if f.severity in PITFALL_SEVERITIES or f.where == "silently"]
+    return tuple(sorted(findings, key=lambda f: SEVERITIES.index(f.severity)))
 
 
 def errors_only(run: Run) -> tuple[str, ...]:
     """Ids of the rules of severity error that a run breaks; quick enough to call for every planned layout."""
-    return tuple(r.id for r in _applicable(run) if r.severity == "error" and _ask(r, run))
+    candidates = (r for r in _applicable(run) if r.severity == "error" or r.escalates)
+    return tuple(r.id for r in candidates if _ask(r, run) and r.severity_of(run) == "error")
 
 
 def _applicable(run: Run) -> list[Rule]:
@@ -74,8 +75,8 @@ def _ask(r: Rule, run: Run) -> str | None:
         return None
 
 
-def _finding(r: Rule, message: str) -> Finding:
+def _finding(r: Rule, severity: Severity, message: str) -> Finding:
     return Finding(
-        rule=r.id, severity=r.severity, message=message, fields=r.fields, fix=r.fix, where=r.where, versions=r.versions,
+        rule=r.id, severity=severity, message=message, fields=r.fields, fix=r.fix, where=r.where, versions=r.versions,
         source=r.source,
     )  # fmt: skip

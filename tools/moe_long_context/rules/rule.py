@@ -6,7 +6,7 @@ A rule is declared by decorating its predicate; the predicate returns the messag
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from moe_long_context.config.resolve import Run
@@ -46,7 +46,11 @@ class Rule:
     repair: Repair | None = None
     effect: Effect = "execution-only"
     correction: str = ""
-    tags: tuple[str, ...] = field(default=())
+    escalates: Callable[[Run], bool] | None = None
+
+    def severity_of(self, run: Run) -> Severity:
+        """The severity for this run: `error` where `escalates` says that it is worse than the rule's own."""
+        return "error" if self.escalates is not None and self.escalates(run) else self.severity
 
     @property
     def versions(self) -> str:

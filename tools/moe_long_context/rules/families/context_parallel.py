@@ -10,11 +10,15 @@ from moe_long_context.rules.rule import rule
 
 BASE: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "H100", "num_gpus": 32, "seq_length": 65536, "cp": 4, "ep": 8, "gbs": 64}
 GPT_OSS: dict[str, Any] = {**BASE, "model": "gpt-oss-20b", "cp_comm_type": "a2a", "attention_backend": "fused"}
+MLA_A2A: dict[str, Any] = {**BASE, "model": "deepseek-v2-lite", "cp_comm_type": "a2a"}
 CONFIG = "megatron-core 0.19.2 transformer/transformer_config.py __post_init__"
 TE_CP = "TransformerEngine pytorch/attention/dot_product_attention/context_parallel.py"
 TE_UTILS = "TransformerEngine pytorch/attention/dot_product_attention/utils.py get_attention_backend"
 LEGAL = ("p2p", "all_gather", "a2a", "a2a+p2p")
 CP, COMM, HCP = "context_parallel_size", "cp_comm_type", "hierarchical_context_parallel_sizes"
+
+MLA_A2A_SINCE = (2, 16)
+"""First TransformerEngine whose a2a takes latent attention: version file at commit ee5dcec22 (2026-04-21)."""
 
 
 def comms(run: Run) -> tuple[str, ...]:
@@ -116,6 +120,7 @@ def _values(run: Run) -> str | None:
     "cp-comm-type-list-length", "error", "cp_comm_type list of another length than the layers",
     why="A list names one type for each layer.", fix="give num_layers entries, or one value", where="config",
     fields=f"{COMM} model.num_layers", source=CONFIG, fails={"cp_comm_type": ["p2p", "a2a"]}, passes={"cp_comm_type": "p2p"},
+    needs=("model",),
 )  # fmt: skip
 def _list(run: Run) -> str | None:
     given = run.cp_comm_type
@@ -140,6 +145,7 @@ def _head_problem(run: Run, size: int) -> str | None:
     fix="use p2p, or a2a+p2p with a smaller inner size, or a smaller CP", where="first forward",
     fields=f"{COMM} {CP} tensor_model_parallel_size", source=TE_CP, fails={"cp": 8, "cp_comm_type": "a2a"},
     passes={"cp": 4, "cp_comm_type": "a2a"},
+    needs=("model",),
 )  # fmt: skip
 def _a2a(run: Run) -> str | None:
     if run.sizes.cp == 1 or "a2a" not in comms(run) or not _softmax_layers(run):
@@ -149,11 +155,24 @@ def _a2a(run: Run) -> str | None:
 
 
 @rule(
+    "mla-a2a-te-version", "error", "latent attention with a2a on an older TransformerEngine",
+    why="Before 2.16 attention under CP takes different head sizes of K and V only with p2p and a2a+p2p.",
+    fix="use a2a+p2p with hierarchical sizes, or TransformerEngine 2.16", where="first forward", fields=COMM,
+    source=f"{TE_CP}: assertion in 2.9, removed by commit ee5dcec22",
+    fails={**MLA_A2A, "versions": {"transformer_engine": "2.11.0"}}, passes=MLA_A2A,
+)  # fmt: skip
+def _mla_a2a(run: Run) -> str | None:
+    bad = run.sizes.cp > 1 and run.arch.multi_latent_attention and "a2a" in comms(run) and run.te_version < MLA_A2A_SINCE
+    return "cp_comm_type=a2a with latent attention needs TransformerEngine 2.16" if bad else None
+
+
+@rule(
     "a2a-p2p-inner-heads", "error", "the inner a2a group is larger than the heads allow",
     why="Inside the first hierarchical level heads are scattered.", fix="use a smaller first hierarchical size",
     where="first forward", fields=f"{COMM} {HCP}", source=TE_CP,
     fails={"cp": 16, "num_gpus": 64, "cp_comm_type": "a2a+p2p", "hcp": [8, 2]},
     passes={"cp": 16, "num_gpus": 64, "cp_comm_type": "a2a+p2p", "hcp": [4, 4]},
+    needs=("model",),
 )  # fmt: skip
 def _inner(run: Run) -> str | None:
     sizes = run.written.hierarchical_context_parallel_sizes
@@ -299,7 +318,7 @@ def _topology(run: Run) -> str | None:
     fix="use a2a (or a2a+p2p) where heads allow, or more TP", where="silently", fields=f"{COMM} {CP}",
     source=f"{TE_CP} AttnFuncWithCPAndKVP2P.forward (p2p_comm_buffers, out_per_step)",
     fails={"model": "deepseek-v3", "seq_length": 262144, "cp": 32, "num_gpus": 256}, passes={},
-    needs=("model", "seq_length"),
+    needs=("model", "seq_length", "gpu"),
 )  # fmt: skip
 def _ring(run: Run) -> str | None:
     from moe_long_context.memory.working import layer_working

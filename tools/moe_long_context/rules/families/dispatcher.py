@@ -164,9 +164,9 @@ def _domain(run: Run) -> str | None:
     if run.dispatcher != "hybridep":
         return None
     text = run.written.env.get("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", "")
-    domain = int(text) if text.isdigit() and int(text) else run.gpu.nvlink_domain
-    bad = _span(run) > domain and _span(run) % domain
-    return f"ETP*EP = {_span(run)} is not a multiple of the domain of {domain}" if bad else None
+    said = int(text) if text.isdigit() else 0
+    domain = said or min(run.gpu.nvlink_domain, _span(run))
+    return f"ETP*EP = {_span(run)} is not a multiple of the domain of {domain}" if _span(run) % domain else None
 
 
 @rule(
@@ -183,17 +183,19 @@ def _nvl8(run: Run) -> str | None:
 @rule(
     "hybridep-equal-tokens", "error", "HybridEP with unequal tokens per rank",
     why="Ranks must dispatch equal numbers of tokens unless inputs are padded. Bridge 0.6.2 pads only for THD datasets without graphs.",
-    fix="set moe_hybridep_pad_uneven_dispatch_inputs", where="first forward",
+    fix="set moe_hybridep_pad_uneven_dispatch_inputs (core 0.19), or use alltoall", where="first forward",
     fields="dispatcher data.variable_length model.moe_hybridep_pad_uneven_dispatch_inputs",
-    source="megatron-bridge 0.6.2 models/transformer_config.py _enable_safe_hybridep_dispatch", since="0.19.2",
+    source="megatron-bridge 0.6.2 models/transformer_config.py _enable_safe_hybridep_dispatch", since="0.16.1",
     fails={"dispatcher": "hybridep", "data": {"variable_length": True}},
     passes={"dispatcher": "hybridep", "data": {"variable_length": True}, "megatron": {"model.moe_hybridep_pad_uneven_dispatch_inputs": True}},
     repair=lambda run: {"megatron": {"model.moe_hybridep_pad_uneven_dispatch_inputs": True}},
 )  # fmt: skip
 def _equal(run: Run) -> str | None:
     padded = run.written.megatron.get("model.moe_hybridep_pad_uneven_dispatch_inputs")
-    bad = run.dispatcher == "hybridep" and run.written.data.variable_length and not padded
-    return "variable lengths with hybridep and no padding of uneven inputs" if bad else None
+    data = run.written.data
+    uneven = data.variable_length or (data.packed and not run.bridge)
+    bad = run.dispatcher == "hybridep" and uneven and not padded
+    return "unequal token counts with hybridep and no padding of uneven inputs" if bad else None
 
 
 @rule(

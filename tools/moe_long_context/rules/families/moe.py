@@ -13,6 +13,8 @@ BASE: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "H100", "num_gpus": 32,
 NEXT: dict[str, Any] = {**BASE, "model": "qwen3-next-80b-a3b"}
 CONFIG = "megatron-core 0.19.2 transformer/transformer_config.py __post_init__"
 TP, EP = "tensor_model_parallel_size", "expert_model_parallel_size"
+LONG = 16384
+"""Tokens from which an original YaRN length equal to seq_length is taken for a mistake: models are pretrained below."""
 
 
 def core_before(run: Run, release: str) -> bool:
@@ -347,10 +349,10 @@ def _gdn_a2a(run: Run) -> str | None:
 
 @rule(
     "dsa-cp-allgather", "error", "sparse attention under CP needs all_gather",
-    why="DSA selects keys over the whole sequence. Before 0.19 it refuses CP outright.",
+    why="DSA selects keys over the whole sequence. Before 0.19 it refuses CP outright. Bridge's GLM-5 provider sets all_gather itself.",
     fix="set cp_comm_type all_gather", where="first forward", fields="cp_comm_type context_parallel_size",
     source="megatron-core 0.19.2 transformer/experimental_attention_variant/dsa.py",
-    fails={"model": "glm-5.2", "cp": 4}, passes={"model": "glm-5.2", "cp": 4, "cp_comm_type": "all_gather"},
+    fails={"model": "glm-5.2", "cp": 4, "cp_comm_type": "p2p"}, passes={"model": "glm-5.2", "cp": 4},
     repair=lambda run: {"cp_comm_type": "all_gather"}, needs=("model",),
 )  # fmt: skip
 def _dsa(run: Run) -> str | None:
@@ -358,7 +360,8 @@ def _dsa(run: Run) -> str | None:
         return None
     if core_before(run, "0.19.2"):
         return f"DSA with CP={run.sizes.cp} in core {core_of(run.written)}"
-    wrong = run.written.cp_comm_type is None or any(c != "all_gather" for c in comms(run))
+    given = run.written.cp_comm_type
+    wrong = not run.bridge if given is None else any(c != "all_gather" for c in comms(run))
     return f"DSA with CP={run.sizes.cp} and cp_comm_type {run.written.cp_comm_type or 'unset'}" if wrong else None
 
 
@@ -387,7 +390,7 @@ def _mla_cli(run: Run) -> str | None:
 
 @rule(
     "mla-rope-fusion-yarn-only", "error", "fused rope with MLA and plain rope",
-    why="The fused MLA rope kernel is written for YaRN.",
+    why="The fused MLA rope kernel is written for YaRN; sparse attention has none.",
     fix="set rope_type yarn, or turn apply_rope_fusion off", where="config", fields="model.apply_rope_fusion model.rope_type",
     source=CONFIG,
     fails={"model": "moonlight-16b-a3b", "rope_type": "rope", "megatron": {"model.apply_rope_fusion": True}},
@@ -396,6 +399,8 @@ def _mla_cli(run: Run) -> str | None:
 )  # fmt: skip
 def _rope_fusion(run: Run) -> str | None:
     fused = run.written.megatron.get("model.apply_rope_fusion")
+    if fused and run.arch.experimental_attention_variant == "dsa":
+        return "apply_rope_fusion with sparse attention"
     bad = run.arch.multi_latent_attention and run.arch.rope_type != "yarn"
     return "apply_rope_fusion with MLA needs rope_type yarn" if fused and bad else None
 
@@ -413,6 +418,22 @@ def _beyond(run: Run) -> str | None:
     if not trained or run.seq_length <= trained or changed:
         return None
     return f"seq_length={run.seq_length} beyond the trained {trained} with no rope setting changed"
+
+
+@rule(
+    "yarn-original-is-training-length", "error", "YaRN's original length is set to the training length",
+    why="Frequencies are then interpolated from a length that the model was never trained at: loss is wrong without an error.",
+    fix="set original_max_position_embeddings to the length before the extension (4096 for DeepSeek-V3)", where="silently",
+    fields="model.original_max_position_embeddings seq_length model.rotary_scaling_factor",
+    source="megatron-core 0.19.2 models/common/embeddings/yarn_rotary_pos_embedding.py", needs=("model", "seq_length"),
+    fails={"model": "deepseek-v3", "original_max_position_embeddings": 32768}, passes={"model": "deepseek-v3"},
+    repair=lambda run: {"original_max_position_embeddings": None}, effect="convergence-changing",
+)  # fmt: skip
+def _yarn_base(run: Run) -> str | None:
+    given = run.written.megatron.get("model.original_max_position_embeddings")
+    scaled = run.arch.rope_type == "yarn" and run.arch.rotary_scaling_factor > 1
+    bad = scaled and given == run.seq_length and run.seq_length >= LONG
+    return f"original_max_position_embeddings={given} is the training length, with factor {run.arch.rotary_scaling_factor:g}" if bad else None
 
 
 @rule(

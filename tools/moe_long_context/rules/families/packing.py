@@ -77,14 +77,18 @@ def _pairing(run: Run) -> str | None:
     return "enable_offline_packing and offline_packing_specs must be given together"
 
 
+PER_TOKEN = ("model.calculate_per_token_loss", "ddp.average_in_collective")
+
+
 @rule(
-    "sft-cp-per-token-loss", "error", "fine-tuning under CP without per-token loss",
+    "sft-cp-per-token-loss", "warning", "fine-tuning under CP without per-token loss",
     why="Each CP rank sees other numbers of valid tokens; averages of averages are wrong.",
     fix="set calculate_per_token_loss True and ddp.average_in_collective False", where="config",
     fields="model.calculate_per_token_loss ddp.average_in_collective context_parallel_size", source=VALIDATE,
     fails={"data": {"packed": True}, "cp_comm_type": "a2a"}, passes={"base": SFT}, frontends=("bridge",),
     repair=lambda run: {"megatron": {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False}},
-    effect="convergence-changing",
+    effect="convergence-changing", escalates=lambda run: any(name in run.written.megatron for name in PER_TOKEN),
+    correction="a warning while neither field is written: the released long SFT recipes set both; an error when one is set wrongly",
 )  # fmt: skip
 def _per_token(run: Run) -> str | None:
     tuned = run.written.data.packed or run.written.peft.type != "none"
@@ -144,12 +148,18 @@ def _variable(run: Run) -> str | None:
     return "variable lengths are padded to one shape under PP or EP" if on else None
 
 
+MASK_KILLS_AT = 65536
+"""Tokens from which the fp32 triangle that the mask is made from takes 16 GiB for each loader worker."""
+
+
 @rule(
     "attention-mask-dataloader", "warning", "a full attention mask is built for every sample",
     why="The mask is seq x seq: 16 GiB at 128K as bool.", fix="let the kernel make it: skip_getting_attention_mask_from_dataset True",
     where="data", fields="dataset.create_attention_mask dataset.skip_getting_attention_mask_from_dataset",
     source="megatron-core 0.19.2 datasets/gpt_dataset.py", fails={"megatron": {"dataset.create_attention_mask": True}}, passes={},
     repair=lambda run: {"megatron": {"dataset.skip_getting_attention_mask_from_dataset": True}},
+    escalates=lambda run: run.seq_length >= MASK_KILLS_AT,
+    needs=("seq_length",),
 )  # fmt: skip
 def _mask(run: Run) -> str | None:
     made = run.written.megatron.get("dataset.create_attention_mask") is True
@@ -158,7 +168,7 @@ def _mask(run: Run) -> str | None:
         return None
     if run.written.megatron.get("dataset.skip_getting_attention_mask_from_dataset") is True:
         return None
-    return f"a {run.seq_length} x {run.seq_length} mask per sample takes {run.seq_length**2 / 2**30:.1f} GiB"
+    return f"a {run.seq_length} x {run.seq_length} mask per sample takes {run.seq_length**2 / 2**30:.1f} GiB, its fp32 triangle four times that"
 
 
 HYBRID = "megatron-core 0.19.2 megatron/training/arguments.py and transformer/transformer_config.py"
@@ -199,6 +209,7 @@ def _hybrid_mla(run: Run) -> str | None:
     fix="set max_seqlen_per_dp_cp_rank and make DP*CP even", where="process groups",
     fields="model.hybrid_context_parallel model.max_seqlen_per_dp_cp_rank", source=HYBRID, since="0.16.1",
     fails={"megatron": {"model.hybrid_context_parallel": True}}, passes={},
+    needs=("num_gpus",),
 )  # fmt: skip
 def _hybrid_even(run: Run) -> str | None:
     if not _hybrid(run):

@@ -80,14 +80,30 @@ def _p2p(run: Run) -> str | None:
     return "overlap_p2p_comm and batch_p2p_comm are both on under the interleaved schedule" if both else None
 
 
+PAIRS = frozenset({(1, 1), (4, 1), (8, 1), (4, 2), (16, 1), (8, 2), (4, 4)})
+RECIPE_LAYOUTS = {"deepseek-v3": PAIRS, "kimi-k2": PAIRS | {(2, 8)}}
+"""(PP, VPP) that the released Bridge recipe of a model has a layout for: megatron-bridge 0.6.2 recipes."""
+RECIPE_ACCOUNTS = ("qwen3-235b-a22b",)
+"""Models whose released Bridge recipe counts the embedding and the loss as layers."""
+
+
+def _recipe_splits(run: Run) -> bool:
+    """Whether the released Bridge recipe of this model says how to split the layers."""
+    s = run.sizes
+    if run.model_id in RECIPE_ACCOUNTS and (run.arch.num_layers + 2) % (s.pp * s.vpp) == 0:
+        return run.bridge
+    return run.bridge and (run.model_id in RECIPE_LAYOUTS or run.recipe_layout_known)
+
+
 @rule(
     "layers-div-pp", "error", "layers do not divide over PP",
     why="Nothing else says how to split them; the assert comes when the block is built.",
     fix="use a layout string, num_layers_in_first/last_pipeline_stage, or account_for_*", where="model build",
     fields=f"model.num_layers {PP}", source=BLOCK, fails={"pp": 5, "num_gpus": 40}, passes={},
+    needs=("model",),
 )  # fmt: skip
 def _div_pp(run: Run) -> str | None:
-    other = _layout(run) is not None or _uneven(run) or _account(run) or run.recipe_layout_known
+    other = _layout(run) is not None or _uneven(run) or _account(run) or _recipe_splits(run)
     if other or run.arch.num_layers % run.sizes.pp == 0:
         return None
     return f"{run.arch.num_layers} layers do not divide over PP={run.sizes.pp}"
@@ -98,10 +114,12 @@ def _div_pp(run: Run) -> str | None:
     why="Each virtual stage must hold the same number of layers without a layout.",
     fix="use a VPP that divides the layers of a rank, or a layout string", where="model build",
     fields=f"model.num_layers {PP} {VPP}", source=BLOCK, fails={"vpp": 5}, passes={"vpp": 6},
+    needs=("model",),
 )  # fmt: skip
 def _div_vpp(run: Run) -> str | None:
     s = run.sizes
-    if _layout(run) is not None or _uneven(run) or _account(run) or run.arch.num_layers % s.pp:
+    other = _layout(run) is not None or _uneven(run) or _account(run) or _recipe_splits(run)
+    if other or run.arch.num_layers % s.pp:
         return None
     per_rank = run.arch.num_layers // s.pp
     if per_rank % s.vpp == 0:
@@ -119,6 +137,7 @@ def _div_vpp(run: Run) -> str | None:
         "model": "qwen3-235b-a22b", "account_for_loss_in_pipeline_split": True,
         "account_for_embedding_in_pipeline_split": True,
     },
+    needs=("model",),
 )  # fmt: skip
 def _account_div(run: Run) -> str | None:
     if _layout(run) is not None or _uneven(run) or not _account(run):
@@ -146,6 +165,7 @@ def _uneven_account(run: Run) -> str | None:
     fix="choose first and last so that the rest divides by the middle stages", where="config",
     fields=" ".join((*UNEVEN, PP, VPP)), source=CONFIG,
     fails={"num_layers_in_first_pipeline_stage": 11}, passes={"num_layers_in_first_pipeline_stage": 9},
+    needs=("model",),
 )  # fmt: skip
 def _middle(run: Run) -> str | None:
     if not _uneven(run) or _account(run) or _layout(run) is not None:
@@ -169,6 +189,7 @@ def _middle(run: Run) -> str | None:
     source="megatron-core 0.15.0 transformer/transformer_config.py and transformer_block.py", until="0.15.0",
     fails={"pp": 2, "num_layers_in_first_pipeline_stage": 11, "num_layers_in_last_pipeline_stage": 11, "versions": {"megatron_core": "0.15.0"}},
     passes={"pp": 2, "num_layers_in_first_pipeline_stage": 11, "num_layers_in_last_pipeline_stage": 37, "versions": {"megatron_core": "0.15.0"}},
+    needs=("model",),
 )  # fmt: skip
 def _dropped(run: Run) -> str | None:
     given = [count for name in UNEVEN if (count := getattr(run.written, name)) is not None]
@@ -209,6 +230,26 @@ def _stage_count(run: Run) -> str | None:
 
 
 @rule(
+    "layout-stale-after-pp-override", "warning", "first and last counts look made for another PP",
+    why="Overriding PP or VPP on a recipe leaves its counts in place: the middle stages take what is left.",
+    fix="choose the counts anew, or write a layout", where="silently", fields=" ".join((PP, *UNEVEN)),
+    source="megatron-bridge 0.6.2 recipes (counts are not recomputed on override)", silenced_by=("uneven-vs-account",),
+    fails={"num_layers_in_first_pipeline_stage": 4, "num_layers_in_last_pipeline_stage": 4},
+    passes={"num_layers_in_first_pipeline_stage": 11, "num_layers_in_last_pipeline_stage": 13},
+    correction="the file judges the override itself; here the counts are judged, and layout-stage-count judges layouts",
+    needs=("model",),
+)  # fmt: skip
+def _stale(run: Run) -> str | None:
+    given = [count for name in UNEVEN if (count := getattr(run.written, name)) is not None]
+    stages = run.sizes.pp - len(given)
+    if not given or stages < 1 or _layout(run) is not None:
+        return None
+    middle = (run.arch.num_layers - sum(given)) / stages
+    bad = middle > 2 * max(given) or middle * 2 < min(given)
+    return f"middle stages get {middle:g} layers beside {' and '.join(map(str, given))}" if bad else None
+
+
+@rule(
     "layout-letters", "error", "layout letters or ends are wrong",
     why="Only E, t, m and L are known; E is the very first layer and L the very last.",
     fix="write for example Et*3|(tt|)*29m|L", where="config", fields="pipeline_model_parallel_layout", source=LAYOUT,
@@ -230,6 +271,7 @@ def _letters(run: Run) -> str | None:
     why="Layers would be missing or extra; dense-first layers count as t too.",
     fix="write one t for each of num_layers", where="config", fields="pipeline_model_parallel_layout model.num_layers",
     source=LAYOUT, fails={"layout": "Et*12|t*12|t*12|t*11L"}, passes={"layout": "Et*12|t*12|t*12|t*12L"},
+    needs=("model",),
 )  # fmt: skip
 def _decoders(run: Run) -> str | None:
     stages = _stages(run)
@@ -246,6 +288,7 @@ def _decoders(run: Run) -> str | None:
     fields="pipeline_model_parallel_layout mtp_num_layers", source=LAYOUT,
     fails={"model": "deepseek-v3", "layout": "Et*15|t*15|t*15|t*16L"},
     passes={"model": "deepseek-v3", "layout": "Et*15|t*15|t*15|t*16mL"},
+    needs=("model",),
 )  # fmt: skip
 def _mtp(run: Run) -> str | None:
     stages = _stages(run)
@@ -336,17 +379,17 @@ def _bubble(run: Run) -> str | None:
 
 
 @rule(
-    "dsv3-layout-helper-coverage", "warning", "Bridge's DeepSeek-V3 layout helper does not know this PP and VPP",
-    why="Any other pair leaves the recipe's previous layout in place.", fix="give pipeline_model_parallel_layout",
-    where="config", fields=f"{PP} {VPP} pipeline_model_parallel_layout",
-    source="megatron-bridge 0.6.2 recipes/deepseek/deepseek_v3.py", frontends=("bridge",),
+    "dsv3-layout-helper-coverage", "warning", "Bridge's layout helper does not know this PP and VPP",
+    why="DeepSeek-V3 and Kimi-K2 recipes have a table of layouts; another pair is refused, or leaves the recipe's previous layout in place.",
+    fix="give pipeline_model_parallel_layout", where="config", fields=f"{PP} {VPP} pipeline_model_parallel_layout",
+    source="megatron-bridge 0.6.2 recipes/deepseek/h100/deepseek_v3.py and recipes/kimi/h100/kimi_k2.py", frontends=("bridge",),
     fails={"model": "deepseek-v3", "pp": 8, "vpp": 4, "num_gpus": 256, "ep": 32},
     passes={"model": "deepseek-v3", "pp": 8, "layout": "Et|(tt|)*30mL", "num_gpus": 256, "ep": 32},
 )  # fmt: skip
 def _helper(run: Run) -> str | None:
-    known = {(1, 1), (4, 1), (8, 1), (4, 2), (16, 1), (8, 2), (4, 4)}
-    pair = (run.sizes.pp, run.sizes.vpp)
-    if run.model_id != "deepseek-v3" or _layout(run) is not None or pair in known or run.sizes.pp == 1:
+    known, pair = RECIPE_LAYOUTS.get(run.model_id), (run.sizes.pp, run.sizes.vpp)
+    split = _layout(run) is not None or _uneven(run) or _account(run)
+    if known is None or split or pair in known or run.sizes.pp == 1:
         return None
     return f"PP={pair[0]} VPP={pair[1]} is not in the helper's table {sorted(known)}"
 

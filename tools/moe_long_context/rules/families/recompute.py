@@ -131,7 +131,8 @@ def _act(run: Run) -> str | None:
 )  # fmt: skip
 def _shared(run: Run) -> str | None:
     both = "shared_experts" in run.recompute_modules and run.written.overlap.shared_expert
-    return "shared_experts recompute with moe_shared_expert_overlap" if both and run.arch.moe_shared_expert_intermediate_size else None
+    shared = run.arch.moe_shared_expert_intermediate_size or "model" in run.missing
+    return "shared_experts recompute with moe_shared_expert_overlap" if both and shared else None
 
 
 @rule(
@@ -372,6 +373,7 @@ def _layer_offload(run: Run) -> bool:
     fix="use fine-grained activation offload instead", where="config", fields="model.cpu_offloading model.cpu_offloading_num_layers",
     source=CONFIG, fails={"pp": 2, "megatron": {"model.cpu_offloading": True, "model.cpu_offloading_num_layers": 4}},
     passes={"megatron": {"model.cpu_offloading": True, "model.cpu_offloading_num_layers": 4}},
+    needs=("model",),
 )  # fmt: skip
 def _layer(run: Run) -> str | None:
     if not _layer_offload(run):

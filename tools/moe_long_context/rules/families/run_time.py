@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moe_long_context.config.resolve import Run
 from moe_long_context.rules.families.moe import core_before
 from moe_long_context.rules.rule import rule
 from moe_long_context.units import GIB, gib
+
+if TYPE_CHECKING:
+    from moe_long_context.memory.states import StateBytes
 
 BASE: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "H100", "num_gpus": 32, "seq_length": 32768, "cp": 4, "ep": 8, "gbs": 64, "dispatcher": "alltoall"}
 DSV3: dict[str, Any] = {**BASE, "model": "deepseek-v3", "num_gpus": 256, "ep": 32}
@@ -97,7 +100,8 @@ def _dropless(run: Run) -> str | None:
 )  # fmt: skip
 def _reshard(run: Run) -> str | None:
     m = run.written.megatron
-    bad = m.get("checkpoint.load") and m.get("checkpoint.load_optim") and not m.get("checkpoint.dist_ckpt_optim_fully_reshardable")
+    given = m.get("checkpoint.dist_ckpt_optim_fully_reshardable")
+    bad = given is False or (m.get("checkpoint.load") and m.get("checkpoint.load_optim") and not given)
     return "a resumed optimizer must keep TP, PP and EP" if bad else None
 
 
@@ -210,21 +214,32 @@ def _python(run: Run) -> str | None:
     return "core 0.19.2 and Bridge 0.6.2 want Python 3.12" if run.written.versions.megatron_core else None
 
 
-@rule(
-    "weights-exceed-memory", "error", "weights, gradients and states alone exceed the GPU", why="No recompute or context parallelism can help: they shard over PP, EP, ETP and TP only.",
-    fix="raise PP, EP or TP, use more GPUs, bf16 gradients and moments, or offload the optimizer", where="model build",
-    fields="pipeline_model_parallel_size expert_model_parallel_size optimizer.cpu_offload_fraction", source="this package: memory.states (counts checked against real Megatron-Core)",
-    fails={"base": DSV3, "num_gpus": 8, "ep": 8, "cp": 1}, passes={"base": DSV3, "pp": 8, "cp": 32, "layout": "Et|(tt|)*30mL", "optimizer": {"cpu_offload_fraction": 1.0, "precision_aware": True}},
-    needs=("model", "gpu", "num_gpus"),
-)  # fmt: skip
-def _weights(run: Run) -> str | None:
+def _stage_states(run: Run) -> list[StateBytes]:
     from moe_long_context.memory.parameters import stage_parameters
     from moe_long_context.memory.peft import adapter_parameters
     from moe_long_context.memory.states import stage_states
 
+    stages = stage_parameters(run)
+    return [stage_states(run, s, adapter_parameters(run, run.partition.of_rank(r))) for r, s in enumerate(stages)]
+
+
+def _weights_alone(run: Run) -> bool:
+    """Whether the weights by themselves do not fit; FSDP may shard them further than is written."""
+    return not run.written.fsdp.enabled and max(s.weights for s in _stage_states(run)) > run.gpu.memory_bytes
+
+
+@rule(
+    "weights-exceed-memory", "warning", "weights, gradients and states exceed the GPU before any activation",
+    why="No recompute or context parallelism can help: they shard over PP, EP, ETP and TP only. An error where the weights alone exceed it.",
+    fix="raise PP, EP or TP, use more GPUs, bf16 gradients and moments, or offload the optimizer", where="model build",
+    fields="pipeline_model_parallel_size expert_model_parallel_size optimizer.cpu_offload_fraction", source="this package: memory.states (counts checked against real Megatron-Core)",
+    fails={"base": DSV3, "num_gpus": 8, "ep": 8, "cp": 1}, passes={"base": DSV3, "pp": 8, "cp": 32, "layout": "Et|(tt|)*30mL", "optimizer": {"cpu_offload_fraction": 1.0, "precision_aware": True}},
+    needs=("model", "gpu", "num_gpus"), escalates=_weights_alone,
+)  # fmt: skip
+def _weights(run: Run) -> str | None:
     if not (run.sizes.fits_attention and run.sizes.fits_expert):
         return None
-    stages = stage_parameters(run)
-    states = [stage_states(run, s, adapter_parameters(run, run.partition.of_rank(r))) for r, s in enumerate(stages)]
-    worst = max(s.total for s in states)
-    return f"{worst / GIB:.1f} GiB of states on a {run.gpu.memory_gib:.0f} GiB GPU" if worst > run.gpu.memory_bytes else None
+    worst = max(_stage_states(run), key=lambda s: s.total)
+    if worst.total <= run.gpu.memory_bytes:
+        return None
+    return f"{worst.total / GIB:.1f} GiB of states, {worst.weights / GIB:.1f} of them weights, on a {run.gpu.memory_gib:.0f} GiB GPU"
