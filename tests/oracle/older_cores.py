@@ -46,7 +46,8 @@ def main(arguments: list[str]) -> int:
     for release in RELEASES:
         command = [sys.executable, "-W", "ignore", __file__, str(folder), "--release", release]
         found[release] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        print(f"{release}: {found[release]['refused']} of {CASES} refused, {found[release]['disagreements']} disagreements")
+        counts = found[release]
+        print(f"{release}: {counts['refused']} of {CASES} refused, {counts['disagreements']} disagreements")
     text = json.dumps({"tried": CASES, "releases": found}, indent=1) + "\n"
     if "--write" in arguments:
         RECORD.write_text(text, encoding="utf-8")

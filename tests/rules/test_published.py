@@ -1,7 +1,7 @@
 """Published working runs (the evidence of this package) give no error.
 
 A row prints only a part of its configuration. What it leaves out is completed here where the run cannot have worked
-otherwise; rows that the framework would refuse as printed are listed with the reason, so that a change is a visible diff.
+otherwise; rows that the framework would refuse as printed are listed with the reason: a change is a visible diff.
 """
 
 from typing import Any
@@ -15,12 +15,12 @@ from moe_long_context.rules.registry import check
 
 REFUSED_AS_PRINTED = {
     "skill_lc_qwen3_235b_gb200_4k": ("weights-exceed-memory", "prints no parallel sizes"),
-    "skill_hw_qwen35_397b_gb200_128": ("layers-div-vpp", "prints PP4 VPP4 for 60 layers; the recipe was later corrected"),
+    "skill_hw_qwen35_397b_gb200_128": ("layers-div-vpp", "prints PP4 VPP4 for 60 layers; recipe later corrected"),
     "skill_cg_qwen3_30b_te": ("cg-dropless-whole-layer", "prints the graph implementation without its modules"),
     "skill_vlm_235b_3d_gb200": ("recompute-full-graph", "prints full recompute beside a captured module"),
     "mvc_glm5_2_pretrain_h100": ("layers-div-pp", "VPP and layout are the named recipe's, not printed"),
     "mvc_glm5_2_sft_h100": ("vpp-microbatch-group", "VPP is the named recipe's, not printed"),
-    "p2603_dsv3_gb200_256_mxfp8": ("opt-offload-fp8-param", "prints no fp8_param_gather; Bridge's default excludes offload"),
+    "p2603_dsv3_gb200_256_mxfp8": ("opt-offload-fp8-param", "no fp8_param_gather printed; the default bars offload"),
     "swift_seq_cls_full": ("offline-packing-mbs1", "packs in its own data path, which takes micro batches of 2"),
     "thr_pr6429_B": ("ep-overlap-recompute-full", "measured on the branch that lifts the rule"),
 }

@@ -42,7 +42,9 @@ INTERVAL_SIGMAS = 2.0
 RESERVED_OVER_ALLOCATED = 1.04
 """Median of reserved/allocated on 14 B200 topologies (1.028 to 1.093). Source: MooreThreads/SimuMax
 b200_release_v1.2."""
-FRAGMENTATION_LOW, FRAGMENTATION_HIGH = 1.0, 1.06
+FRAGMENTATION, FRAGMENTATION_HALF_WIDTH = 1.03, 0.03
+"""What the allocator holds over the peak it hands out, as a factor and its half width: 1.0 with expandable segments,
+1.06 without (three quarters of the same 14 topologies)."""
 OUTSIDE_LOW_BYTES, OUTSIDE_HIGH_BYTES = 0.7 * GIB, 2.2 * GIB
 """CUDA context, NCCL and DeepEP/HybridEP buffers, outside PyTorch's allocator. Source: difference between device total
 (79.1 GiB) and the highest reserved figures of running H100 cards (73.9 to 75.3 GiB), minus free space."""
@@ -77,10 +79,12 @@ def _activation_uncertainty(run: Run) -> float:
 
 
 def verdict(run: Run, interval: Interval) -> Verdict:
-    """Whether the run fits the device."""
+    """Whether the run fits. The errors of peak and fragmentation are independent, so they add as squares."""
     capacity = run.gpu.memory_bytes
-    if interval.low * FRAGMENTATION_LOW + OUTSIDE_LOW_BYTES > capacity:
+    middle = (interval.low + interval.high) / 2
+    half = math.hypot((interval.high - interval.low) / 2, FRAGMENTATION_HALF_WIDTH * middle)
+    if interval.low + OUTSIDE_LOW_BYTES > capacity:
         return "no"
-    if interval.high * FRAGMENTATION_HIGH + OUTSIDE_HIGH_BYTES <= capacity:
+    if middle * FRAGMENTATION + half + OUTSIDE_HIGH_BYTES <= capacity:
         return "yes"
     return "tight"

@@ -9,6 +9,7 @@ from moe_long_context.config.resolve import Run
 from moe_long_context.config.run_config import RunConfig
 from moe_long_context.errors import BadValueError, shorten
 from moe_long_context.planning.space import Limits
+from moe_long_context.rules.families.context_parallel import MLA_A2A_SINCE
 
 SHORT = {
     "tensor_model_parallel_size": "tp", "context_parallel_size": "cp", "pipeline_model_parallel_size": "pp",
@@ -34,6 +35,7 @@ def limits_of(config: RunConfig, run: Run, forbid: tuple[str, ...], min_dp: int,
         domain=run.gpu.nvlink_domain,
         micro_batches=tuple(int(b) for b in batches),
         min_dp=min_dp,
+        mla_a2a=run.te_version >= MLA_A2A_SINCE,
     )
 
 

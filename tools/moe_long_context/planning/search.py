@@ -79,16 +79,20 @@ def search(
     rejected: Counter[str] = Counter()
     bounded: list[tuple[float, int, Mesh, Run]] = []
     searched = 0
+    nearest: tuple[float, Mesh] | None = None
     for mesh in meshes(first.arch, first.num_gpus, first.seq_length, limits, rejected):
         searched += 1
-        reason, item = _bounded(base, first, mesh)
+        reason, item, lack = _bounded(base, first, mesh)
         if item is None:
             rejected[reason] += 1
+            nearest = (lack, mesh) if lack > 0 and (nearest is None or lack < nearest[0]) else nearest
         else:
             bounded.append((item[0], searched, mesh, item[1]))
     searched += sum(rejected.values()) - _within(rejected)
     bounded.sort(key=lambda entry: entry[:2])
     plans, wall = _visit(bounded, top, allow_offload, rejected)
+    if not plans and wall is None and nearest is not None:
+        wall = _wall_of(base, first, nearest[1], allow_offload)
     if objective == "memory":
         plans.sort(key=lambda plan: plan.memory.peak.peak_bytes)
     return SearchResult(tuple(plans), searched, dict(rejected), wall if not plans else None)
@@ -105,20 +109,31 @@ def _within(rejected: Counter[str]) -> int:
     return sum(rejected[reason] for reason in MESH_REASONS)
 
 
-def _bounded(base: RunConfig, first: Run, mesh: Mesh) -> tuple[str, tuple[float, Run] | None]:
+def _bounded(base: RunConfig, first: Run, mesh: Mesh) -> tuple[str, tuple[float, Run] | None, float]:
+    """Why a mesh falls out, or (seconds a token, run); and the bytes it lacks for certain."""
     states, rest = least_bytes(first, mesh)
+    lack = states + rest - first.gpu.memory_bytes
     if states > first.gpu.memory_bytes:
-        return "states exceed the GPU", None
-    if states + rest > first.gpu.memory_bytes:
-        return "activations exceed the GPU even with full recompute", None
+        return "states exceed the GPU", None, lack
+    if lack > 0:
+        return "activations exceed the GPU even with full recompute", None, lack
     config = config_of(base, first, mesh)
     if config is None:
-        return "batch too small", None
+        return "batch too small", None, lack
     run = Run(config)
     try:
-        return "", (seconds_per_token(step_time(run)), run)
+        return "", (seconds_per_token(step_time(run)), run), lack
     except InvalidLayoutError:
-        return "layers do not split", None
+        return "layers do not split", None, lack
+
+
+def _wall_of(base: RunConfig, first: Run, mesh: Mesh, allow_offload: bool) -> Wall | None:
+    """The full estimate of a mesh that its lower bound already ruled out, for telling what stops it."""
+    config = config_of(base, first, mesh)
+    try:
+        return _refused(_leanest(Run(config), allow_offload)) if config is not None else None
+    except InvalidLayoutError:
+        return None
 
 
 def least_bytes(run: Run, mesh: Mesh) -> tuple[float, float]:

@@ -39,6 +39,7 @@ class Limits(NamedTuple):
     max_vpp: int = 16
     micro_batches: tuple[int, ...] = (1, 2, 4, 8)
     min_dp: int = 1
+    mla_a2a: bool = True
 
     def allows(self, field: str, value: Any) -> bool:
         """Whether a value of a size field is within what the person said."""
@@ -144,7 +145,7 @@ def communication_types(arch: Architecture, tp: int, cp: int, limits: Limits) ->
     out = [("p2p", 1)] if arch.window_size is None and arch.softmax_type == "vanilla" else []
     if arch.experimental_attention_variant == "dsa":
         out = [("all_gather", 1)]
-    elif math.gcd(heads, groups) % cp == 0:
+    elif math.gcd(heads, groups) % cp == 0 and (limits.mla_a2a or not arch.multi_latent_attention):
         out.append(("a2a", 1))
     elif out:
         inner = max(

@@ -146,7 +146,8 @@ def _wall(config: RunConfig, run: Run, found: SearchResult, options: PlanOptions
     if found.plans:
         return None
     wall: Wall = found.wall or Wall(config, 0.0, {})
-    biggest = max(wall.components, key=lambda name: wall.components[name], default="no mesh fits the GPU count")
+    commonest = max(found.rejected, key=lambda why: found.rejected[why], default="no mesh fits the GPU count")
+    biggest = max(wall.components, key=lambda name: wall.components[name], default=commonest)
     ways = ways_through(config, run, options.forbid, options.min_dp, not options.no_offload)
     return WallReport(
         wall=biggest.replace("_", " "), missing_gib=round(gib(wall.missing_bytes), 2), closest=wall.config.written(),

@@ -299,14 +299,15 @@ def _dpa(run: Run) -> str | None:
 
 @rule(
     "cp-vs-ep-topology", "warning", "TP*CP leaves the NVLink domain",
-    why="CP groups occupy neighbouring GPUs; beyond the domain the KV exchange runs over the network in every layer.",
+    why="TP and CP groups occupy neighbouring GPUs; beyond the domain the KV exchange runs over the network in every layer.",
     fix="keep TP*CP within the domain, or use a2a+p2p with the inner size inside it", where="silently",
     fields=f"{CP} tensor_model_parallel_size {COMM}", source="megatron-core 0.19.2 parallel_state.py rank order tp-cp-ep-dp-pp",
     fails={"cp": 16}, passes={"cp": 4}, needs=("gpu",),
 )  # fmt: skip
 def _topology(run: Run) -> str | None:
     span, domain = run.sizes.tp * run.sizes.cp, run.gpu.nvlink_domain
-    if run.sizes.cp == 1 or span <= domain or "a2a+p2p" in comms(run):
+    hierarchical = "a2a+p2p" in comms(run) and run.sizes.tp <= domain
+    if (run.sizes.cp == 1 and run.sizes.tp == 1) or span <= domain or hierarchical:
         return None
     return f"TP*CP = {span} GPUs span more than the NVLink domain of {domain}"
 

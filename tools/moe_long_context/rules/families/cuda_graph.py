@@ -130,8 +130,6 @@ def _moe(run: Run) -> str | None:
         return "moe and moe_router are both captured"
     if "moe_preprocess" in m and "moe_router" not in m:
         return "moe_preprocess needs moe_router"
-    if "model" in run.missing:
-        return None
     return _experts_captured(run, m) if run.arch.is_moe else _moe_of_dense(m)
 
 
@@ -142,7 +140,7 @@ def _moe_of_dense(m: set[str]) -> str | None:
 def _experts_captured(run: Run, m: set[str]) -> str | None:
     moe = run.written.moe
     dense = any(kind.ffn == "dense" for kind in run.arch.layer_kinds)
-    if "mlp" in m and not dense:
+    if "mlp" in m and not dense and "model" not in run.missing:
         return "mlp captured on a model without dense layers"
     if moe.capacity_factor is not None and moe.pad_to_capacity:
         return None

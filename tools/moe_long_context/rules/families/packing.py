@@ -23,27 +23,36 @@ def _specs(run: Run, name: str) -> Any:
 
 
 @rule(
-    "packed-seq-div-2cp", "error", "packed sub-sequences are not padded to 2*CP",
+    "packed-seq-div-2cp", "warning", "packed sub-sequences are not padded to 2*CP",
     why="Every document of a pack is split over CP on its own.", fix="set pad_seq_to_mult to lcm(2*CP, CP*TP under SP)",
     where="data", fields="dataset.offline_packing_specs context_parallel_size", source=PACKED,
     fails={"base": SFT, "megatron": {**SFT["megatron"], "dataset.offline_packing_specs": {"pad_seq_to_mult": 1}}},
-    passes={"base": SFT}, frontends=("bridge",),
+    passes={"base": SFT, "megatron": {**SFT["megatron"], "dataset.offline_packing_specs": {"pad_seq_to_mult": 8}}},
+    escalates=lambda run: _pad_multiple(run) is not None,
+    correction="a warning while the multiple is not written: where it comes from is the data's affair",
 )  # fmt: skip
 def _padded(run: Run) -> str | None:
+    s, given = run.sizes, _pad_multiple(run)
+    unit = math.lcm(2 * s.cp, s.cp * s.tp if run.sequence_parallel else 1)
+    packed = run.written.data.packed and not run.written.megatron.get("dataset.enable_in_batch_packing")
+    if s.cp == 1 or (given is None and not packed) or (given is not None and given % unit == 0):
+        return None
+    said = "unset" if given is None else given
+    return f"pad_seq_to_mult is {said}: every document of a pack needs a multiple of lcm(2*CP, CP*TP) = {unit}"
+
+
+def _pad_multiple(run: Run) -> int | None:
     specs = run.written.megatron.get("dataset.offline_packing_specs")
     given = specs.get("pad_seq_to_mult") if isinstance(specs, dict) else _specs(run, "pad_seq_to_mult")
-    s = run.sizes
-    unit = math.lcm(2 * s.cp, s.cp * s.tp if run.sequence_parallel else 1)
-    if not isinstance(given, int) or s.cp == 1 or given % unit == 0:
-        return None
-    return f"pad_seq_to_mult={given} is not a multiple of lcm(2*CP, CP*TP) = {unit}"
+    return given if isinstance(given, int) else None
 
 
 @rule(
-    "offline-packing-mbs1", "error", "packed data with micro_batch_size above 1",
+    "offline-packing-mbs1", "warning", "packed data with micro_batch_size above 1",
     why="A pack is one row; offline packing takes micro batch 1.", fix="set micro_batch_size to 1", where="config",
     fields="micro_batch_size data.packed", source=VALIDATE, fails={"base": SFT, "mbs": 2}, passes={"base": SFT},
-    repair=lambda run: {"mbs": 1}, effect="convergence-changing", frontends=("bridge",),
+    repair=lambda run: {"mbs": 1}, effect="convergence-changing", escalates=lambda run: run.bridge,
+    correction="an error in Bridge, whose validate() says so; other front ends pack in their own way",
 )  # fmt: skip
 def _mbs(run: Run) -> str | None:
     in_batch = run.written.megatron.get("dataset.enable_in_batch_packing")

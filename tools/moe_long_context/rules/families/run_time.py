@@ -65,8 +65,9 @@ def _mtp(run: Run) -> str | None:
 
 
 @rule(
-    "mtp-packing-cp", "info", "MTP mixes packed neighbours on old cores", why="Label rolling learned packing and CP in 0.16.", fix="use core 0.16 or newer", where="silently",
+    "mtp-packing-cp", "error", "MTP mixes packed neighbours on old cores", why="Label rolling learned packing and CP in 0.16.", fix="use core 0.16 or newer", where="silently",
     fields="mtp_num_layers data.packed", source="megatron-core 0.19.2 transformer/multi_token_prediction.py roll_tensor", until="0.15.0",
+    correction="an error, not a note: it trains other targets than asked",
     fails={"base": DSV3, "data": {"packed": True}, "versions": {"megatron_core": "0.15.0"}}, passes={"versions": {"megatron_core": "0.15.0"}}, needs=("model",),
 )  # fmt: skip
 def _mtp_packing(run: Run) -> str | None:
@@ -90,7 +91,7 @@ def _mtp_position(run: Run) -> str | None:
 )  # fmt: skip
 def _dropless(run: Run) -> str | None:
     plain = run.arch.is_moe and run.written.moe.capacity_factor is None and run.written.moe.token_imbalance == 1.0
-    return "dropless MoE at long sequence: the fullest rank decides" if plain and run.seq_length >= 32768 else None
+    return "dropless MoE: the fullest rank decides the peak" if plain and run.seq_length >= 4096 else None
 
 
 @rule(
