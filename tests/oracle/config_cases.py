@@ -32,7 +32,8 @@ Draw = Callable[[Random], dict[str, Any]]
 @lru_cache(maxsize=1)
 def class_rules() -> frozenset[str]:
     """Ids of the error rules whose condition the config classes themselves check."""
-    errors = (rule for rule in all_rules().values() if rule.severity == "error" and rule.where == "config")
+    refusing = (rule for rule in all_rules().values() if rule.severity == "error" or rule.escalates)
+    errors = (rule for rule in refusing if rule.where == "config")
     return frozenset(rule.id for rule in errors if any(name in rule.source for name in CLASS_SOURCES))
 
 
@@ -133,13 +134,23 @@ def _stale_names(random: Random) -> dict[str, Any]:
 
 
 def _full(random: Random) -> dict[str, Any]:
-    recompute = {"granularity": "full", "method": random.choice((None, "uniform", "block")), "num_layers": random.choice((None, 1, 2))}
+    recompute = {
+        "granularity": "full",
+        "method": random.choice((None, "uniform", "block")),
+        "num_layers": random.choice((None, 1, 2)),
+    }
     recompute["modules"] = random.choice((None, None, ["moe"]))
     return {"recompute": recompute}
 
 
 def _no_granularity(random: Random) -> dict[str, Any]:
-    return {"recompute": {"granularity": "none", "modules": _some(random, RECOMPUTE), "method": random.choice((None, "block"))}}
+    return {
+        "recompute": {
+            "granularity": "none",
+            "modules": _some(random, RECOMPUTE),
+            "method": random.choice((None, "block")),
+        }
+    }
 
 
 def _offload(random: Random) -> dict[str, Any]:
@@ -184,7 +195,10 @@ def _ncclep(random: Random) -> dict[str, Any]:
 
 
 def _two_precisions(random: Random) -> dict[str, Any]:
-    return {"precision": random.choice(("nvfp4", "bf16")), **_model(random, fp8=("e4m3", None), fp8_recipe=("tensorwise",))}
+    return {
+        "precision": random.choice(("nvfp4", "bf16")),
+        **_model(random, fp8=("e4m3", None), fp8_recipe=("tensorwise",)),
+    }
 
 
 def _gelu(random: Random) -> dict[str, Any]:
@@ -277,7 +291,8 @@ def _deferred(random: Random) -> dict[str, Any]:
 
 def _p2p(random: Random) -> dict[str, Any]:
     return {
-        "pp": random.choice((1, 2, 4)), "overlap": {"p2p": random.choice((True, False))},
+        "pp": random.choice((1, 2, 4)),
+        "overlap": {"p2p": random.choice((True, False))},
         **_model(random, overlap_p2p_comm_warmup_flush=(True, False), batch_p2p_comm=(True, False)),
     }
 

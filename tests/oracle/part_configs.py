@@ -28,7 +28,7 @@ def record() -> dict[str, Any]:
         said, rules = outcome(run, bridge), config_cases.refused_by(run)
         accepted += str(int(said == "ok"))
         if said != "ok":
-            refusals[said[:SHORT]] += 1
+            refusals[said.partition("{")[0][:SHORT]] += 1
         if (said == "ok") == bool(rules):
             wrong[str(index)] = {"framework": said, "rules": rules}
     return {

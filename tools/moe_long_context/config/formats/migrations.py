@@ -43,11 +43,17 @@ REPLACED: dict[str, tuple[dict[str, Any], str]] = {
     ),
 }
 
+NO_MODULES: tuple[Any, ...] = (None, "full", [], ())
+"""Values of cuda_graph_modules beside which Megatron-Core lets the older cuda_graph_scope count."""
+
 
 def migrate(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Migration]]:
     """Bridge fields in the current spelling, and what was changed. Fields already current win over migrated ones."""
     out: dict[str, Any] = {}
     done: list[Migration] = []
+    scoped, modules = fields.get("model.cuda_graph_scope"), "model.cuda_graph_modules"
+    if scoped is not None and fields.get(modules) in NO_MODULES:
+        fields = {path: value for path, value in fields.items() if path != modules}
     for path, value in fields.items():
         if path in RENAMED:
             new, why = RENAMED[path]

@@ -70,13 +70,15 @@ def _local(run: Run) -> str | None:
 
 
 @rule(
-    "cg-full-iteration-modules", "error", "full-iteration graph with modules or NaN checks",
+    "cg-full-iteration-modules", "warning", "full-iteration graph with modules or NaN checks",
     why="The whole step is captured; host checks cannot run inside.",
     fix="empty cuda_graph.modules and set rerun_state_machine.check_for_nan_in_loss False", where="config",
     fields="cuda_graph.modules rerun_state_machine.check_for_nan_in_loss", source=f"{CONFIG}; {BRIDGE}", since="0.18.0",
     fails={"cuda_graph": {"impl": "full_iteration"}},
     passes={"cuda_graph": {"impl": "full_iteration"}, "megatron": {"rerun_state_machine.check_for_nan_in_loss": False, "model.use_te_rng_tracker": True}},
     repair=lambda run: {"megatron": {"rerun_state_machine.check_for_nan_in_loss": False}},
+    escalates=lambda run: bool(graphs(run)) or bool(run.written.megatron.get("rerun_state_machine.check_for_nan_in_loss")),
+    correction="a warning while the check is not written: the released recipes, and `recipe`, turn it off with the graph",
 )  # fmt: skip
 def _iteration(run: Run) -> str | None:
     if run.written.cuda_graph.impl != "full_iteration":

@@ -258,8 +258,9 @@ def _router_dtype(run: Run) -> str | None:
 
 
 @rule(
-    "force-load-balancing", "error", "forced load balancing trains nothing useful",
+    "force-load-balancing", "warning", "forced load balancing trains nothing useful",
     why="Router logits are replaced by random ones: a benchmark switch.", fix="remove it for real training",
+    correction="a warning: every released performance recipe sets it on purpose",
     where="silently", fields="model.moe_router_force_load_balancing", source="megatron-core 0.19.2 transformer/moe/router.py",
     fails={"megatron": {"model.moe_router_force_load_balancing": True}}, passes={},
     repair=lambda run: {"megatron": {"model.moe_router_force_load_balancing": False}}, effect="convergence-changing",

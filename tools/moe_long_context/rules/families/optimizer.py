@@ -222,10 +222,11 @@ def _mxfp8(run: Run) -> str | None:
 
 
 @rule(
-    "fp8-param-gather-distopt", "error", "FP8 parameter gather without a sharded optimizer", why="The gather is the sharded optimizer's.",
+    "fp8-param-gather-distopt", "warning", "FP8 parameter gather without a sharded optimizer", why="The gather is the sharded optimizer's.",
     fix="set optimizer.distributed: true", where="command line", fields="mixed_precision.fp8_param_gather optimizer.distributed", source=ARGS,
     fails={"precision": "fp8_tensorwise", "optimizer": {"distributed": False}, "megatron": {"mixed_precision.fp8_param_gather": True}},
     passes={"precision": "fp8_tensorwise"}, repair=lambda run: {"optimizer": {"distributed": True}}, effect="changes memory",
+    escalates=lambda run: not run.bridge, correction="an error on the command line; Bridge checks nothing, and Muon shards layer by layer",
 )  # fmt: skip
 def _gather(run: Run) -> str | None:
     bad = run.fp8_primary_weights and not run.distributed_optimizer and not run.written.fsdp.enabled

@@ -104,8 +104,8 @@ def _per_token(run: Run) -> str | None:
     if run.sizes.cp == 1 or not tuned:
         return None
     per_token = run.written.megatron.get("model.calculate_per_token_loss")
-    averaged = run.written.megatron.get("ddp.average_in_collective", True)
-    if per_token and averaged is False:
+    averaged = bool(run.written.field("ddp.average_in_collective"))
+    if per_token and not averaged:
         return None
     return f"fine-tuning data under CP={run.sizes.cp} with calculate_per_token_loss={bool(per_token)}, average_in_collective={averaged}"
 

@@ -342,11 +342,12 @@ def _fused_mlp(run: Run) -> str | None:
 
 
 @rule(
-    "fg-offload-env", "error", "activation offload without NVTE_CPU_OFFLOAD_V1",
+    "fg-offload-env", "warning", "activation offload without NVTE_CPU_OFFLOAD_V1",
     why="From TransformerEngine 2.10 the old hooks must be asked for.", fix="set env NVTE_CPU_OFFLOAD_V1=1", where="first forward",
     fields="activation_offload.modules env", source="megatron-core 0.19.2 transformer/transformer_config.py", since="0.16.1",
     fails={"activation_offload": {"modules": ["moe_act"]}}, passes={"activation_offload": {"modules": ["moe_act"]}, "env": {"NVTE_CPU_OFFLOAD_V1": "1"}},
-    repair=lambda run: {"env": {"NVTE_CPU_OFFLOAD_V1": "1"}},
+    repair=lambda run: {"env": {"NVTE_CPU_OFFLOAD_V1": "1"}}, escalates=lambda run: bool(run.written.env),
+    correction="an error where the environment is given and lacks it; where no environment is given, a reminder",
 )  # fmt: skip
 def _offload_env(run: Run) -> str | None:
     bad = run.offload_modules and run.te_version >= (2, 10) and run.written.env.get("NVTE_CPU_OFFLOAD_V1") != "1"

@@ -133,10 +133,11 @@ def _async(run: Run) -> str | None:
 
 
 @rule(
-    "cdmc-tp-cp", "error", "CUDA_DEVICE_MAX_CONNECTIONS is not 1 with TP or CP", why="Before Blackwell the command line insists, so that communication is queued before compute.",
+    "cdmc-tp-cp", "warning", "CUDA_DEVICE_MAX_CONNECTIONS is not 1 with TP or CP", why="Before Blackwell the command line insists, so that communication is queued before compute.",
     fix="export CUDA_DEVICE_MAX_CONNECTIONS=1", where="command line", fields="env tensor_model_parallel_size context_parallel_size", source=ARGS, frontends=("megatron_lm",),
     fails={"frontend": "megatron_lm"}, passes={"frontend": "megatron_lm", "env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}, needs=("gpu",),
-    repair=lambda run: {"env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}},
+    repair=lambda run: {"env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}, escalates=lambda run: bool(run.written.env),
+    correction="an error where the environment is given and lacks it; where no environment is given, a reminder",
 )  # fmt: skip
 def _connections(run: Run) -> str | None:
     s = run.sizes
