@@ -122,9 +122,7 @@ def _options(options: type[Options], keywords: dict[str, Any]) -> Options:
     try:
         return options.model_validate(given)
     except ValidationError as error:
-        raise BadValueError(
-            f"{first_problem(error)}.", given=str(given)[:200], allowed=sorted(options.model_fields)
-        ) from None
+        raise BadValueError(f"{first_problem(error)}.", given=str(given)[:200]) from None
 
 
 __all__ = ["REGISTRY", "Draft", "InputError", "Options", "Tool", "read_source", "tool"]
