@@ -1,4 +1,4 @@
-"""Every released Bridge recipe of the catalog's models: what Bridge's own validation says, and its dump as this package reads it.
+"""Every released Bridge recipe of the catalog's models: what Bridge's validation says, and its dump as it is read here.
 
 The rules must have no error on a recipe that can run, and one on each that cannot (tests/rules/test_released.py).
 """

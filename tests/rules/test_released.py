@@ -26,10 +26,14 @@ CANNOT_RUN = {
         "model build: 92 and 46 layers on PP 8 and 4 with no way of splitting them",
         "glm45_355b_pretrain glm45_355b_sft glm45_air_106b_pretrain glm45_air_106b_sft",
     ),
-    "fp8-arch": ("first forward: MXFP8 on Hopper", "gpt_oss_20b_peft_1gpu_h100_fp8mx gpt_oss_20b_pretrain_16gpu_h100_fp8mx "
-                 "gpt_oss_20b_sft_8gpu_h100_fp8mx"),
-    "layout-stage-count": ("config: VPP 2 beside a layout of 16 stages on PP 4",
-                           "deepseek_v3_pretrain_256gpu_gb200_fp8mx_partial deepseek_v3_pretrain_256gpu_gb300_fp8mx_partial"),
+    "fp8-arch": (
+        "first forward: MXFP8 on Hopper",
+        "gpt_oss_20b_peft_1gpu_h100_fp8mx gpt_oss_20b_pretrain_16gpu_h100_fp8mx gpt_oss_20b_sft_8gpu_h100_fp8mx",
+    ),
+    "layout-stage-count": (
+        "config: VPP 2 beside a layout of 16 stages on PP 4",
+        "deepseek_v3_pretrain_256gpu_gb200_fp8mx_partial deepseek_v3_pretrain_256gpu_gb300_fp8mx_partial",
+    ),
     "weights-exceed-memory": ("model build: 120 billion parameters on one GPU", "nemotron_3_super_peft_1gpu"),
 }  # fmt: skip
 NOT_RULES = ("--data-cache-path", "Please ensure sequence length", "Conflicting deprecated SM-count")

@@ -19,13 +19,15 @@ def rule_page(rule: Rule) -> str:
     example = yaml.safe_dump({k: v for k, v in rule.fails.items() if k != "base"}, default_flow_style=True, width=200)
     lines = [
         f"### {rule.id}",
-        f"{rule.severity}: {rule.title}. {rule.why}",
+        f"{rule.severity}{' (an error for some runs)' if rule.escalates else ''}: {rule.title}. {rule.why}",
         f"- Fix: {rule.fix}",
         f"- Fails: {rule.where}; versions: {rule.versions}; front ends: {', '.join(rule.frontends)}",
         f"- Fields: {', '.join(f'`{f}`' for f in rule.fields)}",
         f"- Example that breaks it: `{example.strip()}`",
         f"- Source: {rule.source}",
     ]
+    if rule.repair:
+        lines.append(f"- `validate --fix` repairs it: {rule.effect}")
     if rule.correction:
         lines.append(f"- Correction: {rule.correction}")
     return "\n".join(lines)

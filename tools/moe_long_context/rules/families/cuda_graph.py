@@ -76,7 +76,7 @@ def _local(run: Run) -> str | None:
     fields="cuda_graph.modules rerun_state_machine.check_for_nan_in_loss", source=f"{CONFIG}; {BRIDGE}", since="0.18.0",
     fails={"cuda_graph": {"impl": "full_iteration"}},
     passes={"cuda_graph": {"impl": "full_iteration"}, "megatron": {"rerun_state_machine.check_for_nan_in_loss": False, "model.use_te_rng_tracker": True}},
-    repair=lambda run: {"megatron": {"rerun_state_machine.check_for_nan_in_loss": False}},
+    repair=lambda run: {"cuda_graph": {"modules": []}, "megatron": {"rerun_state_machine.check_for_nan_in_loss": False}},
     escalates=lambda run: bool(graphs(run)) or bool(run.written.megatron.get("rerun_state_machine.check_for_nan_in_loss")),
     correction="a warning while the check is not written: the released recipes, and `recipe`, turn it off with the graph",
 )  # fmt: skip

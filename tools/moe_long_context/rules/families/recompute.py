@@ -15,6 +15,8 @@ CONFIG = "megatron-core 0.19.2 transformer/transformer_config.py __post_init__"
 NAMES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 NEW = {"gdn_norm_out": "0.19.2", "gdp_in_proj": "main", "gdp_qkv": "main", "mhc": "main"}
 STALE = {"up_proj": "mla_up_proj", "norm": "layernorm", "moe_layer": "moe", "attn": "core_attn", "act": "moe_act"}
+DROPOUTS = {"attention_dropout": {"core_attn"}, "hidden_dropout": {"mlp", "moe"}, "moe_input_jitter_eps": {"moe"}}
+"""Random numbers, and the recompute modules that draw them."""
 OFFLOAD = ("core_attn", "attn_proj", "expert_fc1", "moe_act", "attn_norm", "mlp_norm", "qkv_linear")
 MODULES = "recompute.modules"
 
@@ -228,14 +230,14 @@ def _full_graph(run: Run) -> str | None:
     fields="model.attention_dropout cuda_graph.modules", source=CONFIG, since="0.16.1",
     fails={"recompute": ["core_attn"], "cuda_graph": {"impl": "transformer_engine", "modules": ["attn"]}, "megatron": {"model.attention_dropout": 0.1}},
     passes={"recompute": ["moe_act"], "cuda_graph": {"impl": "transformer_engine", "modules": ["attn"]}},
-    repair=lambda run: {"megatron": {"model.attention_dropout": 0.0}}, effect="convergence-changing",
+    repair=lambda run: {"megatron": {f"model.{n}": 0.0 for n in DROPOUTS if run.written.megatron.get(f"model.{n}")}}, effect="convergence-changing",
 )  # fmt: skip
 def _dropout(run: Run) -> str | None:
     if not graphed(run) or not run.recompute_modules:
         return None
     m, whole = run.written.megatron, run.written.cuda_graph.impl == "full_iteration" or not graphs(run)
     inside = run.recompute_modules if whole else run.recompute_modules & _recomputed_by(graphs(run))
-    for name, hit in (("attention_dropout", {"core_attn"}), ("hidden_dropout", {"mlp", "moe"}), ("moe_input_jitter_eps", {"moe"})):
+    for name, hit in DROPOUTS.items():
         if m.get(f"model.{name}") and inside & hit:
             return f"{name}={m[f'model.{name}']} with {', '.join(sorted(inside & hit))} recomputed inside a graph"
     return None
