@@ -149,7 +149,8 @@ def _cross(run: Run) -> str | None:
 )  # fmt: skip
 def _pad(run: Run) -> str | None:
     lacking = FLEX if core_before(run, "0.16.1") else ("deepep",)
-    bad = run.dispatcher in lacking and run.written.moe.pad_to_capacity
+    replaced = run.dispatcher in FLEX and run.written.megatron.get("model.moe_enable_deepep")
+    bad = (run.dispatcher in lacking or replaced) and run.written.moe.pad_to_capacity
     return f"moe_pad_expert_input_to_capacity with {run.dispatcher}" if bad else None
 
 
