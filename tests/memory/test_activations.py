@@ -79,9 +79,10 @@ def _modelled(run: Run) -> list[int]:
 
 def _rotary_table(run: Run, kind: LayerKind) -> float:
     """What a whole-layer checkpoint of softmax or linear attention keeps of the table that all layers share, in fp32;
-    MLA makes its own inside."""
+    MLA makes its own inside, and a model without rotary embedding has none."""
     arch = run.arch
-    return 0.0 if kind.attention == "mla" else run.seq_length * arch.kv_channels * arch.rotary_percent * 4
+    has_none = kind.attention == "mla" or arch.position_embedding_type == "none"
+    return 0.0 if has_none else run.seq_length * arch.kv_channels * arch.rotary_percent * 4
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -151,6 +152,18 @@ def test_attention_projection_keeps_no_quantized_copy_of_its_input() -> None:
         )
         names[precision] = {row.name for row in layer_tensors(run, run.arch.layer_kinds[0])}
     assert names["fp8_delayed"] - names["mxfp8"] == {"attention output, quantized"}
+
+
+@pytest.mark.parametrize(
+    ("comm", "engine", "outputs"),
+    [("p2p", "2.14.0", 1), ("a2a", "2.16.0", 2), ("all_gather", "2.14.1", 2), ("all_gather", "2.15.0", 1)],
+)
+def test_context_parallel_attention_keeps_its_output_once_or_twice(comm: str, engine: str, outputs: int) -> None:
+    """All-gather kept each step's output beside the joined one up to TransformerEngine 2.14, a2a always does."""
+    config = {"model": "llama3-8b", "gpu": "H100", "num_gpus": 2, "cp": 2, "seq_length": 128, "gbs": 1, "mbs": 1}
+    run = resolve({**config, "cp_comm_type": comm, "versions": {"transformer_engine": engine}})
+    sizes = [row.bytes for row in layer_tensors(run, run.arch.layer_kinds[0]) if row.name.startswith("attention out")]
+    assert sizes == [64 * 32 * 128 * 2] * outputs
 
 
 def test_offloaded_rows_leave_the_gpu() -> None:

@@ -19,6 +19,7 @@ MLA_MOE: tuple[Any, ...] = (
     ["mla_up_proj", "moe_act", "layernorm", "shared_experts", "core_attn"],
 )  # fmt: skip
 GDN: tuple[Any, ...] = (["gdn_norm_out"], ["gdn_norm_out", "moe_act", "layernorm", "shared_experts"])
+HYBRID: dict[str, Any] = {"mtp_use_repeated_layer": False}
 FEW: tuple[Any, ...] = (None, ["layernorm"], ["moe_act"], ["moe"])
 
 MODELS: dict[str, tuple[str, dict[str, Any], tuple[Any, ...]]] = {
@@ -33,10 +34,16 @@ MODELS: dict[str, tuple[str, dict[str, Any], tuple[Any, ...]]] = {
     "gqa+moe, sliding window": ("gpt-oss-20b", {"num_moe_experts": 8, "window_attn_skip_freq": None}, MOE),
     "gqa+dense": ("llama3-8b", {}, DENSE),
     "gqa+moe+shared, sigmoid router": ("glm-4.5-air", {"num_moe_experts": 16}, (*MOE, *SHARED)),
+    "gqa without rotary embedding": ("nemotron-3-nano-30b-a3b", {**HYBRID, "hybrid_layer_pattern": "*"}, (None, ["core_attn"], FULL)),
+    "moe+shared, squared relu": ("nemotron-3-nano-30b-a3b", {**HYBRID, "hybrid_layer_pattern": "E", "num_moe_experts": 16}, (*FEW, *SHARED)),
 }  # fmt: skip
 """Name -> (catalog model, its changes, recompute sets)."""
 LAYOUTS: dict[str, tuple[str, dict[str, Any], tuple[Any, ...]]] = {
     "no auxiliary loss": ("gqa+moe", {"megatron": {"model.moe_aux_loss_coeff": 0.0}}, FEW),
+    "activation not fused": ("gqa+moe", {"megatron": {"model.bias_activation_fusion": False}}, (*FEW, ["moe_act", "layernorm"])),
+    "shared, activation not fused": ("mla+moe+shared", {"megatron": {"model.bias_activation_fusion": False}}, (*FEW, *SHARED)),
+    "dense, activation not fused": ("gqa+dense", {"megatron": {"model.bias_activation_fusion": False}}, (None, ["mlp"])),
+    "squared relu not fused": ("moe+shared, squared relu", {"megatron": {"model.use_fused_weighted_squared_relu": False}}, FEW),
     "allgather": ("gqa+moe", {"dispatcher": "allgather"}, FEW),
     "tp2": ("gqa+moe", {"tp": 2, "etp": 1}, MOE),
     "tp4": ("gqa+moe", {"tp": 4, "etp": 1}, FEW),

@@ -31,6 +31,7 @@ GOLDEN = "activations_core-0.19.2.json"
 DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "int64": "i64", "int32": "i32", "bool": "bool"}
 ROUTER = ("moe_router_dtype", "moe_aux_loss_coeff", "moe_router_load_balancing_type", "activation_func_clamp_value")
 """Released defaults of a model's recipes that change what is kept."""
+FUSIONS = ("bias_activation_fusion", "use_fused_weighted_squared_relu")
 
 
 class Recorder:
@@ -103,11 +104,15 @@ def _provider(run: Run, **changes: Any) -> Any:
     }
     router = {name: run.recipe_defaults[name] for name in ROUTER if name in run.recipe_defaults}
     written = {
-        name: run.written.megatron[f"model.{name}"] for name in ROUTER if f"model.{name}" in run.written.megatron
+        name: run.written.megatron[f"model.{name}"]
+        for name in ROUTER + FUSIONS
+        if f"model.{name}" in run.written.megatron
     }
     activation = {"activation_func": quick_gelu} if run.arch.activation_func == "quick_gelu" else {}
     settings = {**recompute, **activation, **router, **written, **changes}
-    provider = provider_of(run, bias_activation_fusion=True, **settings)
+    squared = run.arch.activation_func == "squared_relu"
+    fused = {"bias_activation_fusion": not squared, "use_fused_weighted_squared_relu": squared}
+    provider = provider_of(run, **{**fused, "mtp_num_layers": run.mtp or None, **settings})
     provider._pg_collection = ProcessGroupCollection.use_mpu_process_groups()
     model_parallel_cuda_manual_seed(1)
     return provider

@@ -24,8 +24,8 @@ def norm(x: Facts, name: str, offload: str, fused: bool, freed: frozenset[str] =
 
 
 def _core(x: Facts, widths: tuple[float, float, float], out: float, freed: frozenset[str]) -> list[SavedTensor]:
-    """What flash and fused attention keep: contiguous q, k and v, the output and its log-sum-exp; a2a keeps its own
-    copy of the output. Widths in elements a token."""
+    """What flash and fused attention keep: contiguous q, k and v, the output and its log-sum-exp; some context-parallel
+    exchanges keep the output before it a second time. Widths in elements a token."""
     heads = x.arch.num_attention_heads / x.tp
     names = ("query", "[t, n, d]"), ("key", "[t, g, d]"), ("value", "[t, g, dv]")
     rows = [
@@ -38,10 +38,9 @@ def _core(x: Facts, widths: tuple[float, float, float], out: float, freed: froze
             "attention output", "linear_proj", "[t, n, dv]", x.t * out * BF16, offloadable_by=frozenset({"attn_proj"})
         ),
     ]
-    if x.cp > 1 and x.a2a:
-        rows.append(
-            SavedTensor("attention output before a2a", "core_attention", "[t, n, dv]", x.t * out * BF16, CORE, CORE)
-        )
+    if x.two_outputs:
+        size = x.t * out * BF16
+        rows.append(SavedTensor("attention output before exchange", "core_attention", "[t, n, dv]", size, CORE, CORE))
     if x.keeps_both_copies:
         rows.append(SavedTensor("attention output, quantized", "linear_proj", "[t, n, dv]", x.t * out * x.linear_bytes))
     return rows

@@ -35,6 +35,14 @@ def _mixed_qkv(x: Facts) -> list[SavedTensor]:
     return rows
 
 
+def _key(x: Facts) -> list[SavedTensor]:
+    """Neither rotated nor normalised, the key stays a view of the QKV output."""
+    _, k = gqa_widths(x)
+    if x.arch.position_embedding_type == "none" and not x.arch.qk_layernorm:
+        return []
+    return [SavedTensor("key", "core_attention", "[t, g, d]", x.t * k * BF16)]
+
+
 def _eager_gate(x: Facts) -> list[SavedTensor]:
     """Eagerly the sigmoid keeps its fp32 result; torch.compile keeps the bf16 gate."""
     if not x.arch.attention_output_gate:
@@ -84,6 +92,7 @@ def _unfused_permutation(x: Facts) -> list[SavedTensor]:
 
 DIFFERENCES = (
     Difference("QKV kept whole", "gqa", frozenset({"q_layernorm input", "k_layernorm input", "value"}), _mixed_qkv),
+    Difference("key not copied", "gqa", frozenset({"key"}), _key),
     Difference("rotary embedding not fused", "gqa", frozenset({ROTARY}), unfused_rotary),
     Difference("output gate not compiled", "gqa", frozenset({"output gate"}), _eager_gate),
     Difference("delta-net gate not compiled", "gdn", frozenset({"gate"}), _eager_delta_gate),

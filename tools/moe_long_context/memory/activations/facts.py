@@ -20,6 +20,9 @@ scales: fp32 for 128 elements (blockwise), one byte for 32 (MXFP8) or 16 (NVFP4)
 GATHERS_BOTH_COPIES = frozenset({"nvfp4"})
 """Precisions of which a linear with a fused norm keeps the row-wise copy too when its backward gathers over TP:
 TransformerEngine pytorch/module/layernorm_linear.py, `ctx.ln_out_needs_gather`."""
+ALL_GATHER_KEEPS_ONE_OUTPUT = (2, 15)
+"""TransformerEngine release whose all-gather context parallelism keeps the joined attention output instead of each
+step's: pytorch/attention/dot_product_attention/context_parallel.py AttnFuncWithCPAndKVAllGather, 2.14 and 2.15."""
 FP32 = 4
 BF16 = 2
 INT64 = 8
@@ -52,9 +55,8 @@ class Facts(NamedTuple):
     t: float
     s: float
     tp: int
-    cp: int
     etp: int
-    a2a: bool
+    two_outputs: bool
     dispatched: float
     linear_bytes: float
     norm_linear_bytes: float
@@ -63,6 +65,7 @@ class Facts(NamedTuple):
     router_bytes: int
     aux_loss: bool
     clamped: bool
+    activation_fused: bool
     allgather: bool
     rotary_fused: bool
 
@@ -77,7 +80,6 @@ def facts_of(run: Run) -> Facts:
     t = run.tokens_per_cp_rank
     gathers = run.sequence_parallel and run.sizes.tp > 1
     linear_bytes = QUANTIZED_INPUT_BYTES[run.precision]
-    comm = run.cp_comm_type if isinstance(run.cp_comm_type, str) else run.cp_comm_type[0]
     coefficient = _setting(run, "moe_aux_loss_coeff")
     coefficients = coefficient if isinstance(coefficient, list | tuple) else [coefficient]
     return Facts(
@@ -85,9 +87,8 @@ def facts_of(run: Run) -> Facts:
         t=t,
         s=t / run.sizes.tp if run.sequence_parallel else t,
         tp=run.sizes.tp,
-        cp=run.sizes.cp,
         etp=run.sizes.etp,
-        a2a=comm.startswith("a2a"),
+        two_outputs=run.sizes.cp > 1 and _two_outputs(run),
         dispatched=dispatched_tokens(run),
         linear_bytes=linear_bytes,
         norm_linear_bytes=linear_bytes * (2 if gathers and run.precision in GATHERS_BOTH_COPIES else 1),
@@ -96,9 +97,25 @@ def facts_of(run: Run) -> Facts:
         router_bytes=FP32 if _setting(run, "moe_router_dtype") in ("fp32", "fp64") else BF16,
         aux_loss=any(coefficients) and _setting(run, "moe_router_load_balancing_type") not in ("none", "sinkhorn"),
         clamped=_setting(run, "activation_func_clamp_value") is not None,
+        activation_fused=_activation_fused(run),
         allgather=run.dispatcher == "allgather",
         rotary_fused=_rotary_fused(run),
     )
+
+
+def _two_outputs(run: Run) -> bool:
+    """Whether context-parallel attention keeps an output of its own beside the one that it returns."""
+    comm = run.cp_comm_type if isinstance(run.cp_comm_type, str) else run.cp_comm_type[0]
+    if comm == "all_gather":
+        return run.te_version < ALL_GATHER_KEEPS_ONE_OUTPUT
+    return comm.startswith("a2a")
+
+
+def _activation_fused(run: Run) -> bool:
+    """Fused as the recipes written here and the released performance recipes set it, unless the run says otherwise."""
+    squared = run.arch.activation_func == "squared_relu"
+    name = "use_fused_weighted_squared_relu" if squared else "bias_activation_fusion"
+    return bool(run.written.megatron.get(f"model.{name}", True))
 
 
 def _rotary_fused(run: Run) -> bool:

@@ -18,7 +18,17 @@ def dense(x: Facts) -> list[SavedTensor]:
         *norm(x, "pre_mlp_layernorm", "mlp_norm", fused=True, freed=MLP),
         SavedTensor("fc1 output", "mlp", "[t, 2f]", x.t * width * a.glu_factor * BF16, MLP),
         SavedTensor("fc2 input", "mlp", "[t, f]", x.t * width * x.linear_bytes, MLP),
+        *_halves(x, "activation", "mlp", x.t * width, MLP),
     ]
+
+
+def _halves(x: Facts, name: str, module: str, elements: float, freed: frozenset[str]) -> list[SavedTensor]:
+    """What a gated activation that is not fused keeps beside fc1's output: both factors of its product, the activated
+    half and the linear half plus glu_linear_offset (megatron-core transformer/mlp.py, moe/experts.py `glu`)."""
+    if x.activation_fused or x.arch.glu_factor == 1:
+        return []
+    size = elements * BF16
+    return [SavedTensor(f"{name}, {half} half", module, "[t, f]", size, freed) for half in ("activated", "linear")]
 
 
 def moe(x: Facts) -> list[SavedTensor]:
@@ -68,8 +78,11 @@ def _experts(x: Facts) -> list[SavedTensor]:
         SavedTensor("expert fc2 input", module, "[D, f]", d * width * x.linear_bytes, ACT),
     ]  # fmt: skip
     if x.clamped:
-        rows.append(SavedTensor("expert fc1 output, clamped", module, "[D, 2f]", fc1, ACT))
-    return rows
+        clamped = fc1 if x.activation_fused else fc1 / a.glu_factor
+        rows.append(SavedTensor("expert fc1 output, clamped", module, "[D, 2f]", clamped, ACT))
+    if not x.activation_fused:
+        rows.append(SavedTensor("expert activation before its probability", module, "[D, f]", d * width * BF16, ACT))
+    return rows + _halves(x, "expert activation", module, d * width, ACT)
 
 
 def _shared_experts(x: Facts) -> list[SavedTensor]:
@@ -81,6 +94,7 @@ def _shared_experts(x: Facts) -> list[SavedTensor]:
     rows = [
         SavedTensor("shared fc1 output", module, "[t, 2f]", x.t * width * a.glu_factor * BF16, SHARED),
         SavedTensor("shared fc2 input", module, "[t, f]", x.t * width * x.linear_bytes, SHARED),
+        *_halves(x, "shared activation", module, x.t * width, SHARED),
     ]
     if x.keeps_both_copies:
         size = x.s * a.hidden_size * x.linear_bytes
