@@ -11,7 +11,7 @@ JOBS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help setup demo test lint oracle golden bench lock dist clean
+.PHONY: help setup demo test lint oracle golden generated bench lock dist clean
 help:
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
@@ -39,10 +39,18 @@ oracle: setup ## compare the golden files with the real Megatron-Core and Megatr
 	$(ORACLE) tests/oracle/dump_fields.py
 	$(ORACLE) tests/oracle/check.py
 
-golden: setup ## rewrite golden files and generated documents
+golden: setup ## rewrite golden files, asking the real frameworks, and then every generated document
 	PYTHON=$(PYTHON) tests/oracle/setup.sh
 	$(ORACLE) tests/oracle/dump_fields.py --write
 	$(ORACLE) tests/oracle/check.py --write
+	$(MAKE) --no-print-directory generated
+
+generated: setup ## rewrite what the package's own code gives: prediction grids, scoreboard, rule pages, recipes, README
+	$(BIN)/python evals/accuracy/grid.py --write
+	$(BIN)/python evals/accuracy/score.py --write
+	$(BIN)/python evals/reference_numbers.py --write
+	$(BIN)/python -m moe_long_context.rules.pages --write skill/references/rules
+	$(BIN)/python tests/recipes/golden_recipes.py
 	$(BIN)/python tests/docs/readme.py write
 
 bench: setup ## time one evaluation, a full search and the cold start
