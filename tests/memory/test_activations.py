@@ -174,3 +174,44 @@ def test_offloaded_rows_leave_the_gpu() -> None:
     saved, plain = layer_saved_bytes(run, kind), layer_saved_bytes(resolve(config), kind)
     moved = 128 * ((32 + 8 + 8) * 128 * 2 + 32 * 4)
     assert plain.kept - saved.kept == moved == saved.rematerialised
+
+
+EAGER = {
+    "model": "mixtral-8x7b", "gpu": "H100", "num_gpus": 8, "tp": 2, "ep": 4, "etp": 1, "seq_length": 1024, "mbs": 2,
+    "gbs": 8, "attention_backend": "unfused",
+}  # fmt: skip
+SCORES = 2 * (32 // 2) * 1024 * 1024
+"""Elements of [b, n / TP, S, S]."""
+
+
+def _named(run: Run) -> dict[str, float]:
+    return {row.name: row.bytes for row in layer_tensors(run, run.arch.layer_kinds[0])}
+
+
+def test_unfused_attention_keeps_its_probabilities_and_keys_of_every_head() -> None:
+    """TransformerEngine backends.py UnfusedDotProductAttention: softmax output in bf16, k and v repeated per head."""
+    rows = _named(resolve(EAGER))
+    assert rows["attention probabilities"] == SCORES * 2
+    assert rows["key of each head"] == rows["value of each head"] == rows["query"]
+    assert "log-sum-exp" not in rows and "attention dropout mask" not in rows
+
+
+def test_attention_dropout_keeps_its_mask_and_what_it_dropped() -> None:
+    """torch native_dropout keeps a bool mask; bmm keeps its input: 5 bytes a score instead of 2."""
+    rows = _named(resolve({**EAGER, "megatron": {"model.attention_dropout": 0.1}}))
+    assert rows["attention dropout mask"] == SCORES
+    assert rows["attention probabilities after dropout"] == SCORES * 2
+
+
+@pytest.mark.parametrize("how", [{"attention_backend": "local"}, {"megatron": {"model.transformer_impl": "local"}},
+                                 {"env": {"NVTE_FLASH_ATTN": "0", "NVTE_FUSED_ATTN": "0"}}])  # fmt: skip
+def test_every_way_to_switch_the_kernels_off_builds_the_scores(how: dict[str, Any]) -> None:
+    assert "attention probabilities" in _named(resolve({**EAGER, "attention_backend": None, **how}))
+
+
+def test_hidden_dropout_keeps_a_mask_before_each_residual() -> None:
+    """One byte for each element of [s, h], twice a layer (megatron-core fusions/fused_bias_dropout.py)."""
+    plain, dropped = (resolve({**EAGER, "megatron": {"model.hidden_dropout": p}}) for p in (0.0, 0.1))
+    kind = plain.arch.layer_kinds[0]
+    added = layer_saved_bytes(dropped, kind).kept - layer_saved_bytes(plain, kind).kept
+    assert added == 2 * (2 * 1024 // 2) * 4096

@@ -44,6 +44,7 @@ def read(entry: Entry, row: Row) -> None:
     config.pop("reader_notes", None)
     config["env"] = {**(config.get("env") or {}), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     row.config = config
+    _attention(row, entry, words)
     _hybrid(row, pattern, depths)
     _hardware(row, entry, case, release)
     _measured(row, entry, case, words)
@@ -81,6 +82,18 @@ def _text(value: Any) -> str:
     if text.startswith("[") and text.endswith("]"):
         return text[1:-1].replace(",", " ")
     return f"'{text}'" if any(c in text for c in "()|*[] ") else text
+
+
+def _attention(row: Row, entry: Entry, words: Entry) -> None:
+    """The image with long-term support has no deterministic kernel with dropout: attention builds its scores there."""
+    dropout = float(words.get("attention-dropout", 0.1))
+    chosen = words.get("attention-backend")
+    if "_lts" in str(entry.get("id")) and words.get("deterministic-mode") and dropout and not chosen:
+        row.config["attention_backend"] = "unfused"
+        row.assume(
+            "attention unfused: no deterministic kernel with dropout in this image's Transformer Engine "
+            "(get_attention_backend); the same case takes the bytes of the scores less in the other image"
+        )
 
 
 def _hybrid_pattern(words: Entry) -> tuple[str, int]:

@@ -183,11 +183,29 @@ class Run:
         self.offload_modules = frozenset(c.activation_offload.modules)
         self.loss = self._default("loss", "fused" if self.bridge else "eager", f"{self.frontend_name} default")
         self.attention_backend = c.attention_backend or "auto"
+        self.eager_attention = self._eager_attention()
         self.gradient_accumulation_fusion = bool(self._framework("model.gradient_accumulation_fusion", True))
         self.te_version = _version_tuple(c.versions.transformer_engine or DEFAULT_TE_VERSION)
         self._loss_impl()
         self._optimizer()
         self._vocab()
+
+    def _eager_attention(self) -> bool:
+        """Whether attention builds its whole matrix of scores: unfused, local, or both kernels switched off."""
+        local = self.written.megatron.get("model.transformer_impl") == "local"
+        off = all(str(self.written.env.get(name)) == "0" for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN"))
+        return self.attention_backend in ("unfused", "local") or local or off
+
+    @property
+    def own_script(self) -> bool:
+        """A Megatron-LM command line that describes its own model: what it leaves out has the framework's default."""
+        return not self.bridge and isinstance(self.written.model, dict)
+
+    def dropout(self, name: str) -> float:
+        """`attention_dropout` or `hidden_dropout`: as written; else 0 as every released MoE recipe sets it, but
+        Megatron-LM's own 0.1 in a command line that does not name it."""
+        path = f"model.{name}"
+        return float((self.written.field(path) if self.own_script else self.written.megatron.get(path)) or 0.0)
 
     def _loss_impl(self) -> None:
         written = self.written.megatron.get("model.cross_entropy_fusion_impl")

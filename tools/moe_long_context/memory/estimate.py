@@ -13,6 +13,7 @@ from typing import NamedTuple
 from moe_long_context.config.resolve import Run
 from moe_long_context.memory import buffers
 from moe_long_context.memory.chunks import ChunkBytes, chunk_bytes
+from moe_long_context.memory.inputs import attention_mask_bytes
 from moe_long_context.memory.loss import LossBytes, loss_bytes
 from moe_long_context.memory.parameters import StageParameters, stage_parameters
 from moe_long_context.memory.peft import adapter_parameters
@@ -141,16 +142,20 @@ def _schedule_phases(
             most[instant.backward] = total
     phases: list[Phase] = []
     for chunk, total in most.items():
-        phases += _phases_at(total, chunks[chunk], held[chunk], loss)
+        phases += _phases_at(total, chunks[chunk], held[chunk], loss, attention_mask_bytes(run, chunks[chunk]))
     return phases
 
 
-def _phases_at(kept: float, chunk: Chunk, busy: ChunkBytes, loss: LossBytes) -> list[Phase]:
-    """The phases of the newest microbatch's chunk while `kept` bytes of activations are in flight."""
-    phases = [Phase(step.name, kept + step.offset, 0.0, step.working) for step in busy.steps]
+def _phases_at(kept: float, chunk: Chunk, busy: ChunkBytes, loss: LossBytes, mask: float) -> list[Phase]:
+    """The phases of the newest microbatch's chunk while `kept` bytes of activations are in flight; `mask` is there
+    until its forward ends."""
+    phases = [
+        Phase(step.name, kept + step.offset, 0.0, step.working + (mask if step.name == "forward" else 0.0))
+        for step in busy.steps
+    ]
     if chunk.loss:
         phases += [
-            Phase("loss forward", kept, loss.forward, 0.0),
+            Phase("loss forward", kept, loss.forward, mask),
             Phase("loss backward", kept, loss.backward, 0.0),
             Phase("output layer backward", kept, loss.output_backward, 0.0),
         ]

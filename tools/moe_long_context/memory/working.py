@@ -30,6 +30,7 @@ class _Facts(NamedTuple):
     cp_comm_type: str
     cp_a2a: int
     dispatched: float
+    scores: float
 
 
 def facts_of(run: Run) -> _Facts:
@@ -39,7 +40,15 @@ def facts_of(run: Run) -> _Facts:
     return _Facts(
         run.arch, run.tokens_per_cp_rank, run.sizes.tp, run.sizes.cp, run.sizes.ep, run.sizes.etp,
         run.sequence_parallel, comm if comm in _CP else "p2p", inner[0] if inner else 1, dispatched_tokens(run),
+        score_elements(run),
     )  # fmt: skip
+
+
+def score_elements(run: Run) -> float:
+    """Elements of the attention matrices [b, n / TP, S / CP, S] of one layer when a run builds them whole, else 0."""
+    if not run.eager_attention:
+        return 0.0
+    return run.tokens_per_cp_rank * run.seq_length * run.arch.num_attention_heads / run.sizes.tp
 
 
 def dispatched_tokens(run: Run) -> float:
@@ -126,6 +135,8 @@ def _attention_working(f: _Facts, kind: LayerKind) -> Working:
         both = _linear_attention_working(f, kind)
         return Working(both, both)
     core = _core_tensors(f, kind)
+    if f.scores:  # the scores before their softmax; backward: the probabilities' gradient
+        return Working(f.scores * GRAD_BYTES, f.scores * GRAD_BYTES + core.q + core.kv + core.out)
     if f.cp == 1:
         return Working(core.q + core.kv + core.out, core.q + core.kv + core.out)
     return _CP[f.cp_comm_type](core, f.cp, f.cp_a2a)

@@ -47,8 +47,7 @@ PATHS = {
     "fp8_param_gather": "mixed_precision.fp8_param_gather",
 }  # fmt: skip
 SILENT = frozenset({"use_mcore_models", "deprecated_use_mcore_models", "group_query_attention", "mock_data", "bf16",
-                    "use_flash_attn", "use_rotary_position_embeddings", "transformer_impl",
-                    "create_attention_mask_in_dataloader"})  # fmt: skip
+                    "use_flash_attn", "use_rotary_position_embeddings", "transformer_impl"})  # fmt: skip
 DEFAULTS = {
     "model.share_embeddings_and_output_weights": True, "model.add_bias_linear": True, "model.activation_func": "gelu",
     "model.gated_linear_unit": False, "model.normalization": "LayerNorm", "model.layernorm_epsilon": 1e-5,
@@ -161,6 +160,10 @@ def _architecture(fields: dict[str, Any], dest: str, words: list[str]) -> bool:
         fields["_layers_per_virtual_stage"] = scalar(words[0])
     elif dest == "recompute_activations":
         fields["model.recompute_granularity"] = "selective"
+    elif dest == "create_attention_mask_in_dataloader":
+        fields["dataset.create_attention_mask"] = False
+    elif dest == "transformer_impl" and words == ["local"]:
+        fields["model.transformer_impl"] = "local"
     else:
         return False
     return True

@@ -63,8 +63,17 @@ def layer_tensors(run: Run, kind: LayerKind, path: Literal["te", "cpu"] = "te") 
 
 @lru_cache(maxsize=16384)
 def _tensors(x: Facts, kind: LayerKind) -> tuple[SavedTensor, ...]:
-    rows = [rows_of(x) for rows_of in (_ATTENTION.get(kind.attention), _FFN.get(kind.ffn)) if rows_of]
+    halves = (
+        (_ATTENTION.get(kind.attention), "self_attention"), (_FFN.get(kind.ffn), "mlp"),
+    )  # fmt: skip
+    rows = [[*rows_of(x), *_dropout(x, module)] for rows_of, module in halves if rows_of]
     return tuple(row for part in rows for row in part)
+
+
+def _dropout(x: Facts, module: str) -> list[SavedTensor]:
+    """The mask of the dropout before a residual is added (megatron-core fusions/fused_bias_dropout.py)."""
+    size = x.s * x.arch.hidden_size
+    return [SavedTensor("hidden dropout mask", module, "[s, h]", size)] if x.hidden_dropout else []
 
 
 def layer_saved_bytes(run: Run, kind: LayerKind) -> LayerSaved:

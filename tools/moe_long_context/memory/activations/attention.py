@@ -26,6 +26,8 @@ def norm(x: Facts, name: str, offload: str, fused: bool, freed: frozenset[str] =
 def _core(x: Facts, widths: tuple[float, float, float], out: float, freed: frozenset[str]) -> list[SavedTensor]:
     """What flash and fused attention keep: contiguous q, k and v, the output and its log-sum-exp; some context-parallel
     exchanges keep the output before it a second time. Widths in elements a token."""
+    if x.scores:
+        return _eager_core(x, widths, out, freed)
     heads = x.arch.num_attention_heads / x.tp
     names = ("query", "[t, n, d]"), ("key", "[t, g, d]"), ("value", "[t, g, dv]")
     rows = [
@@ -43,6 +45,32 @@ def _core(x: Facts, widths: tuple[float, float, float], out: float, freed: froze
         rows.append(SavedTensor("attention output before exchange", "core_attention", "[t, n, dv]", size, CORE, CORE))
     if x.keeps_both_copies:
         rows.append(SavedTensor("attention output, quantized", "linear_proj", "[t, n, dv]", x.t * out * x.linear_bytes))
+    return rows
+
+
+def _eager_core(x: Facts, widths: tuple[float, float, float], out: float, freed: frozenset[str]) -> list[SavedTensor]:
+    """What attention keeps that builds its whole matrix of scores: keys and values repeated for every head, the
+    probabilities, and with dropout its mask and the probabilities after it.
+
+    TransformerEngine pytorch/attention/dot_product_attention/backends.py UnfusedDotProductAttention; megatron-core
+    transformer/dot_product_attention.py.
+    """
+    query, _, _ = widths
+    module = "core_attention"
+    rows = [
+        SavedTensor("query", module, "[t, n, d]", x.t * query * BF16, freed, CORE),
+        SavedTensor("key of each head", module, "[t, n, d]", x.t * query * BF16, freed, CORE),
+        SavedTensor("value of each head", module, "[t, n, dv]", x.t * out * BF16, freed, CORE),
+        SavedTensor("attention probabilities", module, "[b, n, S, S]", x.scores * BF16, CORE, CORE),
+        SavedTensor(
+            "attention output", "linear_proj", "[t, n, dv]", x.t * out * BF16, offloadable_by=frozenset({"attn_proj"})
+        ),
+    ]
+    if x.attention_dropout:
+        rows += [
+            SavedTensor("attention dropout mask", module, "[b, n, S, S]", x.scores, CORE, CORE),
+            SavedTensor("attention probabilities after dropout", module, "[b, n, S, S]", x.scores * BF16, CORE, CORE),
+        ]
     return rows
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from moe_long_context.catalog.architecture import Architecture
 from moe_long_context.config.resolve import Run
-from moe_long_context.memory.working import dispatched_tokens
+from moe_long_context.memory.working import dispatched_tokens, score_elements
 
 QUANTIZED_INPUT_BYTES = {
     "bf16": 2.0, "fp8_tensorwise": 1.0, "fp8_delayed": 1.0, "fp8_blockwise": 1 + 4 / 128, "mxfp8": 1 + 1 / 32,
@@ -49,7 +49,10 @@ class SavedTensor(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What the table depends on. Tokens: t of the CP rank, s of the TP rank under sequence parallelism."""
+    """What the table depends on. Tokens: t of the CP rank, s of the TP rank under sequence parallelism.
+
+    `scores`: elements of the attention matrices, 0 when a flash or fused kernel never builds them.
+    """
 
     arch: Architecture
     t: float
@@ -68,6 +71,9 @@ class Facts(NamedTuple):
     activation_fused: bool
     allgather: bool
     rotary_fused: bool
+    scores: float
+    attention_dropout: bool
+    hidden_dropout: bool
 
 
 def facts_of(run: Run) -> Facts:
@@ -100,6 +106,9 @@ def facts_of(run: Run) -> Facts:
         activation_fused=_activation_fused(run),
         allgather=run.dispatcher == "allgather",
         rotary_fused=_rotary_fused(run),
+        scores=score_elements(run),
+        attention_dropout=run.dropout("attention_dropout") > 0,
+        hidden_dropout=run.dropout("hidden_dropout") > 0,
     )
 
 
