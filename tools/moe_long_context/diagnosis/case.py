@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from moe_long_context.config.resolve import FLEX, Run
@@ -20,6 +20,11 @@ SIZE_FIELDS = {
     "tp": "tensor_model_parallel_size", "cp": "context_parallel_size", "pp": "pipeline_model_parallel_size",
     "ep": "expert_model_parallel_size",
 }  # fmt: skip
+_OOM_TOLD = re.compile(
+    r"(?<![a-z])oom(?:s|ed|ing)?(?![a-z]|[- ]?kill)|out of (?:gpu |cuda |device |v)?(?:memory|ram)|爆了?显存|"
+    r"显存.{0,4}(?:不够|不足|爆|溢出|炸|超|满)|超显存",
+    re.I,
+)
 _RL = re.compile(
     r"\b(?:verl|slime|nemo[-_ ]?rl|grpo|ppo|rollout|vllm|sglang|actor|skyrl|roll|reward|policy|"
     r"between (?:the )?phases)\b",
@@ -29,19 +34,19 @@ _RL = re.compile(
 
 @dataclass(frozen=True)
 class Case:
-    """One failure. `run` is the configuration with stand-ins where facts were not given (named in `run.missing`)."""
+    """One failure. `run` is the configuration with stand-ins where facts were not given (named in `run.missing`).
+
+    `told` is what a person wrote, `from_words` the fields that only these words give, `told_bytes` the memory figures.
+    """
 
     config: RunConfig
     run: Run
     facts: LogFacts
-    symptom: str
+    told: str
     snapshot: SnapshotFacts | None
     findings: tuple[Finding, ...]
-
-    @cached_property
-    def told(self) -> str:
-        """What a person wrote: the symptom, and a short "log" in which nothing that a program prints was found."""
-        return f"{self.symptom}\n{'' if self.facts.is_a_log else self.facts.short_text}"[:20_000]
+    from_words: frozenset[str] = frozenset()
+    told_bytes: dict[str, float] = field(default_factory=dict)
 
     @cached_property
     def oom(self) -> OutOfMemory | None:
@@ -62,7 +67,7 @@ class Case:
     @property
     def died_of_memory(self) -> bool:
         """Whether a device allocation failed, or a person says so."""
-        told = re.search(r"\boom(?:s|ed|ing)?\b|out of (?:gpu |cuda |device )?memory", self.told, re.I)
+        told = _OOM_TOLD.search(self.told)
         return bool(self.facts.ooms) or (bool(told) and "host-oom-killer" not in self.facts.hits)
 
     def stage_of(self, rank: str | None) -> int | None:
@@ -85,8 +90,9 @@ class Case:
 
     @property
     def knows_sizes(self) -> bool:
-        """Whether any parallel size was given; with none, the framework's 1 would be a guess."""
-        return bool(set(SIZE_FIELDS.values()) & set(self.config.written())) or self.one_gpu
+        """Whether the parallel sizes are known: by a configuration that gives any, or by words that give all four."""
+        given = set(SIZE_FIELDS.values()) & set(self.config.written())
+        return self.one_gpu or bool(given - self.from_words) or len(given) == len(SIZE_FIELDS)
 
     @property
     def is_rl(self) -> bool:

@@ -17,6 +17,8 @@ UNMET = 0.35
 """Factor on a suspect whose condition on the configuration is not met."""
 TOLD = 0.92
 """Factor on a suspect that only a person's words point to."""
+ASKED_TOO = 0.34
+"""Factor on a question beside a failure: a person who asks for a layout after an OOM wants the cause first."""
 GRAD_NORM_EXPLODES = 50.0
 """Largest over first gradient norm that counts as an explosion."""
 CONSEQUENCES = frozenset({"DistBackendError", "ChildFailedError", "DistNetworkError", "DistStoreError", "RayTaskError",
@@ -31,6 +33,7 @@ def causes_of(case: Case) -> list[Cause]:
     hints = [*_signature_causes(case), *memory_causes(case), *_refused(case), *_above_peak(case), *_gradients(case)]
     if any(hint.cause == "host_memory" for hint in hints):
         hints += _host_share(case)
+    hints += _questions(case, failed=bool(hints) or case.facts.is_a_log)
     if not hints:
         hints = list(_unexplained(case))
     return ranked(hints)[:8]
@@ -51,7 +54,7 @@ def _host_share(case: Case) -> list[Cause]:
 
 def _signature_causes(case: Case) -> Iterator[Cause]:
     root = _has_root(case)
-    for signature in signatures():
+    for signature in (s for s in signatures() if not s.question):
         hit = case.facts.hits.get(signature.id)
         if hit is None and not signature.is_told(case.told):
             continue
@@ -60,6 +63,12 @@ def _signature_causes(case: Case) -> Iterator[Cause]:
         if signature.follows_others and root:
             weight *= 0.5
         yield from _suspects(case, signature, seen, weight)
+
+
+def _questions(case: Case, failed: bool) -> Iterator[Cause]:
+    """What a person asks that another tool answers; it leads only where no failure is told."""
+    for signature in (s for s in signatures() if s.question and s.is_told(case.told)):
+        yield from _suspects(case, signature, "as told", ASKED_TOO if failed else 1.0)
 
 
 def _has_root(case: Case) -> bool:
@@ -83,6 +92,8 @@ def _refused(case: Case) -> Iterator[Cause]:
     if not case.facts.is_a_log and any(s.is_told(case.told) for s in signatures()):
         base = min(base, 0.45)
     for finding in case.findings:
+        if finding.rule == "weights-exceed-memory" and not case.knows_sizes:
+            continue
         if finding.rule == "weights-exceed-memory":
             yield Cause("model_states", 0.3 if case.died_of_memory else 0.8, finding.message)
         elif finding.severity == "error":

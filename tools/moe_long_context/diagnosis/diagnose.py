@@ -16,6 +16,7 @@ from moe_long_context.diagnosis.fixes import Fix, fixes_for
 from moe_long_context.diagnosis.questions import missing_facts
 from moe_long_context.diagnosis.scan import scan
 from moe_long_context.diagnosis.snapshot import read_snapshot
+from moe_long_context.diagnosis.words import SIZES, facts_told, memory_told
 from moe_long_context.errors import BadValueError, MoeError
 
 FIELD_OF_ARGUMENT = {
@@ -49,18 +50,32 @@ def diagnose(
             fix="pass a configuration, a log (path or text), a memory snapshot, or the symptom in words",
         )
     facts = scan(log) if log is not None else LogFacts()
-    config, taken = _with_facts(config, facts.config_facts)
+    told = _told(symptom, facts)
+    config, printed = _with_facts(config, facts.config_facts, "printed in the log")
+    config, said = _with_facts(config, _facts_said(config, told), "from the words")
+    taken = (*printed.values(), *said.values())
     run = resolve(config, partial=True)
     memory = read_snapshot(snapshot) if snapshot is not None else None
-    case = Case(config, run, facts, symptom[:20_000], memory, findings_of(run))
+    case = Case(config, run, facts, told, memory, findings_of(run), frozenset(said), memory_told(told))
     causes = causes_of(case)
     return Diagnosis(case, causes, fixes_for(case, causes), missing_facts(case, causes), taken)
 
 
-def _with_facts(config: RunConfig, facts: dict[str, Any]) -> tuple[RunConfig, tuple[str, ...]]:
-    """The configuration with what the log states and the person did not."""
+def _told(symptom: str, facts: LogFacts) -> str:
+    """What a person wrote: the symptom, and a short "log" in which nothing that a program prints was found."""
+    return f"{symptom}\n{'' if facts.is_a_log else facts.short_text}"[:20_000]
+
+
+def _facts_said(config: RunConfig, told: str) -> dict[str, Any]:
+    """What the words say; beside a configuration with sizes, another size in the words is of another run."""
+    has_sizes = bool(set(SIZES.values()) & set(config.written()))
+    return {name: v for name, v in facts_told(told).items() if not (has_sizes and name in SIZES.values())}
+
+
+def _with_facts(config: RunConfig, facts: dict[str, Any], where: str) -> tuple[RunConfig, dict[str, str]]:
+    """The configuration with what the log or the person states and the configuration does not; field to note."""
     given = config.written()
-    taken = []
+    taken = {}
     for name, value in facts.items():
         field = FIELD_OF_ARGUMENT.get(name, name)
         if name in NOT_TAKEN or value is None or field in given:
@@ -69,5 +84,5 @@ def _with_facts(config: RunConfig, facts: dict[str, Any]) -> tuple[RunConfig, tu
             config = config.replace(**{field: value})
         except MoeError:
             continue
-        taken.append(f"{field} = {value} (printed in the log)")
-    return config, tuple(taken)
+        taken[field] = f"{field} = {value} ({where})"
+    return config, taken

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from moe_long_context.config.resolve import Run, resolve
 from moe_long_context.config.run_config import RunConfig
 from moe_long_context.diagnosis import remedy_layout  # noqa: F401  (registers its fixes)
-from moe_long_context.diagnosis.case import Case
+from moe_long_context.diagnosis.case import SIZE_FIELDS, Case
 from moe_long_context.diagnosis.cause import Cause
 from moe_long_context.diagnosis.checking import error_rules, repair_of
 from moe_long_context.diagnosis.compare import flatten
@@ -196,7 +196,18 @@ def _fix(base: _Base, tag: str, cause: str) -> Fix | None:
     if tag in REMEDIES:
         return _changed(base, REMEDIES[tag], cause)
     advice = _advice().get(tag)
-    return Fix(tag, (tag,), advice["change"], advice["cost"], cause) if advice else None
+    if not advice:
+        return None
+    return Fix(tag, (tag,), advice["change"].replace("FACTS", _flags(base.case)), advice["cost"], cause)
+
+
+def _flags(case: Case) -> str:
+    """What is known of the run as flags of the command line; a name in capitals where a fact is missing."""
+    config = case.config
+    count, gpu = config.num_gpus or "COUNT", config.gpu if isinstance(config.gpu, str) else "GPU"
+    model = config.model if isinstance(config.model, str) else "MODEL"
+    sizes = (f" --{short} {getattr(config, name)}" for short, name in SIZE_FIELDS.items() if getattr(config, name))
+    return f"--model {model} --gpus {count}x{gpu} --seq-len {config.seq_length or 'LENGTH'}{''.join(sizes)}"
 
 
 def _changed(base: _Base, found: Remedy, cause: str) -> Fix | None:

@@ -49,6 +49,7 @@ def memory_causes(case: Case) -> Iterator[Cause]:
     if case.snapshot is not None:
         yield from _snapshot_causes(case)
     yield from _report_causes(case)
+    yield from _told_causes(case)
     if event is not None:
         yield from _place_causes(case, event)
         yield from _size_causes(case, event)
@@ -252,6 +253,19 @@ def _report_causes(case: Case) -> Iterator[Cause]:
             text = f"the allocator of rank {report.rank} had to free its cache and try again; that is slow, too"
             yield Cause("fragmentation", 0.45, text)
             return
+
+
+def _told_causes(case: Case) -> Iterator[Cause]:
+    """Allocated against reserved as a person tells them."""
+    allocated, reserved = case.told_bytes.get("allocated"), case.told_bytes.get("reserved")
+    if not allocated or not reserved or reserved < allocated:
+        return
+    spare = f"{gib(reserved - allocated):.1f} GiB are reserved beyond the {gib(allocated):.1f} GiB allocated"
+    if reserved > FRAGMENTED_RATIO * allocated:
+        text = f"{spare}, {reserved / allocated - 1:.0%} more where healthy runs show 3 to 9 %"
+        yield Cause("fragmentation", 0.75, text, missing=("allocated_vs_reserved",))
+    elif case.died_of_memory:
+        yield Cause("activations", 0.5, f"{spare}: too little to be fragmentation, the run needs the memory")
 
 
 def _time_causes(case: Case, event: OutOfMemory | None) -> Iterator[Cause]:

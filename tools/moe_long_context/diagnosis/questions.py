@@ -36,11 +36,21 @@ HOW = {
 
 def missing_facts(case: Case, causes: list[Cause]) -> tuple[str, ...]:
     """Names of facts to ask for, the most useful first."""
-    return tuple(dict.fromkeys([*_run_facts(case), *_memory_facts(case), *_cause_facts(causes), *_yarn(case)]))
+    return tuple(
+        dict.fromkeys(
+            [*_run_facts(case), *_sizes(case, causes), *_memory_facts(case), *_cause_facts(causes), *_yarn(case)]
+        )
+    )
 
 
 def _run_facts(case: Case) -> Iterator[str]:
     yield from (n for n in ("model", "gpu", "num_gpus", "seq_length") if n in case.run.missing)
+
+
+def _sizes(case: Case, causes: list[Cause]) -> Iterator[str]:
+    """Parallel sizes that are not given; a person who asks for a layout is not asked for one."""
+    if causes[0].cause == "question_layout":
+        return
     given = case.config.written()
     for short, name in SIZE_FIELDS.items():
         if name not in given and not case.one_gpu:

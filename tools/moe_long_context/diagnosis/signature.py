@@ -17,6 +17,14 @@ from moe_long_context.yaml_safe import load_file
 _ERROR = re.compile(r"Error|ssert|xception")
 
 
+QUOTED_CHARACTERS = 20
+"""A printed text of this length is recognised in a person's sentence; shorter ones are ordinary words."""
+
+
+def _fold(text: str) -> str:
+    return " ".join(text.lower().replace("_", " ").split())
+
+
 class Suspect(BaseModel):
     """A cause that a signature points to."""
 
@@ -41,6 +49,7 @@ class Signature(BaseModel):
     fixes: tuple[str, ...] = Field(default=(), description="tags of fixes, best first")
     missing: tuple[str, ...] = Field(default=(), description="facts to ask for")
     only_errors: bool = Field(default=False, description="counts only on a line that reports an error")
+    question: bool = Field(default=False, description="no failure: words that ask for what another tool answers")
     follows_others: bool = Field(default=False, description="often only a consequence of another rank's failure")
     source: str
 
@@ -65,7 +74,13 @@ class Signature(BaseModel):
     def is_told(self, text: str) -> bool:
         """Whether a symptom in a person's own words describes it, or quotes it."""
         told = any(pattern.search(text) for pattern in self.compiled_words)
-        return told or any(self.is_on(line) for line in text.splitlines())
+        return told or self._is_quoted(text) or any(self.is_on(line) for line in text.splitlines())
+
+    def _is_quoted(self, text: str) -> bool:
+        """Whether the words quote a long printed text, in any case and without its error's name."""
+        folded = _fold(text)
+        long = (t for t in self.texts if len(t) >= QUOTED_CHARACTERS)
+        return any(_fold(t) in folded for t in long) and (self.compiled is None or bool(self.compiled.search(text)))
 
 
 @lru_cache(maxsize=1)
