@@ -8,12 +8,15 @@
     |- InvalidLayoutError         a run whose sizes leave no meaning to compute (exit 2); more GPUs may help
     `- MissingExtraError          an optional dependency is not installed; carries the install command
 
-Anything else that escapes is a defect of the program (exit 3).
+Anything else that escapes is a defect of the program (exit 3); `internal_error` turns it into the same kind of data.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
+import sys
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -109,6 +112,23 @@ class MissingExtraError(MoeError):
             given=extra,
             fix=f"pip install 'moe-long-context[{extra}]'",
         )
+
+
+INTERNAL = "internal_error"
+DEBUG_VARIABLE = "MOE_LONG_CONTEXT_DEBUG"
+
+
+def internal_error(fault: Exception) -> dict[str, Any]:
+    """The `error` object of a defect; its traceback goes to standard error when the debug variable is set."""
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exception(fault, file=sys.stderr)
+    return {
+        "code": INTERNAL,
+        "message": f"A fault of this program: {type(fault).__name__}: {shorten(str(fault))}",
+        "given": None,
+        "allowed": [],
+        "fix": f"set {DEBUG_VARIABLE}=1 for the traceback, and report it",
+    }
 
 
 def nearest(given: str, known: Iterable[str], count: int = 3) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from moe_long_context.errors import MoeError
+from moe_long_context.errors import INTERNAL, MoeError
 
 Severity = Literal["error", "warning", "info"]
 Basis = Literal["measured", "exact", "modelled"]
@@ -79,9 +79,9 @@ class Answer(Frozen, Generic[ResultT]):
 
     @property
     def exit_status(self) -> int:
-        """0 done, 1 done and the answer is no, 2 the input is wrong."""
-        if not self.ok:
-            return 2
+        """0 done, 1 done and the answer is no, 2 the input is wrong, 3 a fault of the program."""
+        if self.error is not None:
+            return 3 if self.error.code == INTERNAL else 2
         return 1 if self.no else 0
 
     def raise_for_error(self) -> Answer[ResultT]:

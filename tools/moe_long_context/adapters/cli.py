@@ -17,7 +17,7 @@ import click
 
 from moe_long_context import __version__
 from moe_long_context.adapters.fields import Field, parse_text, run_fields
-from moe_long_context.errors import BadValueError, MoeError, UnknownNameError, shorten
+from moe_long_context.errors import BadValueError, MoeError, UnknownNameError, internal_error, shorten
 from moe_long_context.tools import MODULES
 
 COMMANDS = {module: name for name, module in MODULES.items()}
@@ -213,9 +213,5 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        if os.environ.get("MOE_LONG_CONTEXT_DEBUG"):
-            raise
-        fault = {"code": "fault", "message": f"a fault of this program: {type(error).__name__}: {shorten(str(error))}"}
-        fault["fix"] = "set MOE_LONG_CONTEXT_DEBUG=1 for the traceback, and report it"
-        print_error(fault, as_json)
+        print_error(internal_error(error), as_json)
         sys.exit(3)

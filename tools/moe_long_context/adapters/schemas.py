@@ -14,13 +14,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic import Field as Info
 
-from moe_long_context._version import VERSION
 from moe_long_context.adapters.fields import Field, run_fields
 from moe_long_context.config.run_config import RunConfig
-from moe_long_context.errors import BadValueError, MoeError, UnknownNameError
-from moe_long_context.results import Answer, ErrorInfo
+from moe_long_context.errors import BadValueError, UnknownNameError
+from moe_long_context.results import Answer
 from moe_long_context.tools import MODULES
-from moe_long_context.tools._tool import REGISTRY, Tool
+from moe_long_context.tools._tool import REGISTRY, Tool, failure
 
 CONFIG = "Run configuration: the path of a YAML or JSON file, or its text"
 
@@ -105,9 +104,8 @@ def call(tool: Tool, given: dict[str, Any]) -> Answer[Any]:
             where = ".".join(map(str, first["loc"]))
             raise BadValueError(f"{where}: {first['msg']}.", given=str(first.get("input"))[:200]) from None
         return _called(tool, checked)
-    except MoeError as error:
-        info = ErrorInfo.model_validate(error.as_dict())
-        return Answer[tool.result](tool=tool.name, version=VERSION, ok=False, error=info)  # type: ignore[name-defined]
+    except Exception as error:
+        return failure(tool.name, error)
 
 
 def _called(tool: Tool, given: dict[str, Any]) -> Answer[Any]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from moe_long_context._version import VERSION
 from moe_long_context.catalog.loader import first_problem
 from moe_long_context.config.run_config import RunConfig
-from moe_long_context.errors import BadValueError, InputError, MoeError, UnknownNameError
+from moe_long_context.errors import BadValueError, InputError, MoeError, UnknownNameError, internal_error
 from moe_long_context.results import Answer, ErrorInfo, Evidence, Finding
 
 
@@ -68,12 +68,12 @@ def tool(
         def call(*sources: Any, **keywords: Any) -> Answer[Any]:
             try:
                 draft = body(*_configs(sources, keywords, configs, options), _options(options, keywords))
-            except MoeError as error:
-                return Answer[result](tool=name, version=VERSION, ok=False, error=_info(error))  # type: ignore[valid-type]
-            return Answer[result](  # type: ignore[valid-type]
-                tool=name, version=VERSION, ok=True, result=draft.result, findings=draft.findings,
-                assumptions=draft.assumptions, evidence=draft.evidence, no=draft.no,
-            )  # fmt: skip
+                return Answer[result](  # type: ignore[valid-type]
+                    tool=name, version=VERSION, ok=True, result=draft.result, findings=draft.findings,
+                    assumptions=draft.assumptions, evidence=draft.evidence, no=draft.no,
+                )  # fmt: skip
+            except Exception as error:
+                return failure(name, error)
 
         summary = (body.__doc__ or "").strip().splitlines()[0]
         REGISTRY[name] = Tool(name, command, summary, options, result, configs, call)
@@ -82,8 +82,11 @@ def tool(
     return decorate
 
 
-def _info(error: MoeError) -> ErrorInfo:
-    return ErrorInfo.model_validate(error.as_dict())
+def failure(tool_name: str, error: Exception) -> Answer[Any]:
+    """The answer of a call that failed: as expected (`MoeError`), or by a defect of the program."""
+    info = error.as_dict() if isinstance(error, MoeError) else internal_error(error)
+    kind: type[Answer[Any]] = Answer[REGISTRY[tool_name].result]  # type: ignore[misc]
+    return kind(tool=tool_name, version=VERSION, ok=False, error=ErrorInfo.model_validate(info))
 
 
 def read_source(source: Any) -> RunConfig:
@@ -125,4 +128,4 @@ def _options(options: type[Options], keywords: dict[str, Any]) -> Options:
         raise BadValueError(f"{first_problem(error)}.", given=str(given)[:200]) from None
 
 
-__all__ = ["REGISTRY", "Draft", "InputError", "Options", "Tool", "read_source", "tool"]
+__all__ = ["REGISTRY", "Draft", "InputError", "Options", "Tool", "failure", "read_source", "tool"]
