@@ -85,8 +85,8 @@ def tool(
 def failure(tool_name: str, error: Exception) -> Answer[Any]:
     """The answer of a call that failed: as expected (`MoeError`), or by a defect of the program."""
     info = error.as_dict() if isinstance(error, MoeError) else internal_error(error)
-    kind: type[Answer[Any]] = Answer[REGISTRY[tool_name].result]  # type: ignore[misc]
-    return kind(tool=tool_name, version=VERSION, ok=False, error=ErrorInfo.model_validate(info))
+    result, held = REGISTRY[tool_name].result, ErrorInfo.model_validate(info)
+    return Answer[result](tool=tool_name, version=VERSION, ok=False, error=held)  # type: ignore[valid-type]
 
 
 def read_source(source: Any) -> RunConfig:
