@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -32,7 +34,9 @@ def test_wheel_holds_every_file_of_the_package(built: Path) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = {str(f.relative_to(PACKAGE.parent)) for f in PACKAGE.rglob("*") if f.is_file() and f.suffix != ".pyc"}
+    skill = "moe_long_context/.agents/skills/nemo-mbridge-perf-moe-long-context/"
     assert files <= inside
+    assert {skill + name for name in ("SKILL.md", "card.yaml", "skill/references/recompute.md")} <= inside
     assert {name.split("/")[0] for name in inside} == {"moe_long_context"}
 
 
@@ -58,6 +62,24 @@ def test_installed_wheel_answers_from_an_empty_folder(built: Path, tmp_path: Pat
     here = json.loads(_run(sys.executable, "-m", "moe_long_context", *QUESTION, *LAYOUT, cwd=empty, allowed=(0, 1)))
     assert answer["ok"] and answer["result"]["peak_gib"] == here["result"]["peak_gib"]
     assert list(empty.iterdir()) == []
+    _skill_works_from_a_home(home / "bin", tmp_path / "home")
+
+
+def _skill_works_from_a_home(commands: Path, home: Path) -> None:
+    """Installed by its own command, every link of SKILL.md resolves and every command in it answers from there."""
+    home.mkdir()
+    path = f"HOME={home}"
+    _run("env", path, str(commands / "moe-long-context"), "install", "--agent", "claude", "--copy", cwd=home)
+    skill = home / ".claude" / "skills" / "nemo-mbridge-perf-moe-long-context"
+    text = (skill / "SKILL.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    lines = [line for block in re.findall(r"```bash\n(.*?)```", text, re.S) for line in block.strip().splitlines()]
+    assert links and lines
+    for link in links:
+        assert (skill / link).is_file(), link
+    for line in lines:
+        words = shlex.split(line)
+        assert _run("env", path, str(commands / words[0]), *words[1:], cwd=skill, allowed=(0, 1)).strip(), line
 
 
 def _run(*command: str, cwd: Path, allowed: tuple[int, ...] = (0,)) -> str:

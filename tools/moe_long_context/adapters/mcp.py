@@ -60,7 +60,8 @@ def call_result(name: str, given: dict[str, Any]) -> dict[str, Any]:
     held = {tool.name: tool for tool in schemas.tools()}
     if name not in held:
         error = UnknownNameError("tool", name, held).as_dict()
-        return {"content": [_text(error["message"])], "structuredContent": {"ok": False, "error": error}, "isError": True}
+        body = {"ok": False, "error": error}
+        return {"content": [_text(error["message"])], "structuredContent": body, "isError": True}
     answer = schemas.call(held[name], given)
     text = _text(content_of(answer, held[name].command))
     return {"content": [text], "structuredContent": answer.model_dump(mode="json"), "isError": not answer.ok}
