@@ -13,7 +13,8 @@ from typing import NamedTuple
 from moe_long_context.catalog.architecture import Architecture, LayerKind
 from moe_long_context.config.resolve import Run
 from moe_long_context.config.sections import Recompute
-from moe_long_context.memory.activations import layer_saved_bytes, layer_tensors
+from moe_long_context.memory.activations import layer_tensors, saved_under
+from moe_long_context.memory.activations.facts import facts_of as activation_facts
 from moe_long_context.memory.working import facts_of
 from moe_long_context.speed.facts import facts_of as speed_facts
 from moe_long_context.speed.layers import layer_time
@@ -68,23 +69,28 @@ def freed_names(arch: Architecture) -> tuple[str, ...]:
     return tuple(n for n in FREEABLE if n in names)
 
 
-def module_sets(run: Run) -> Iterator[tuple[str, ...]]:
+def module_sets(run: Run) -> tuple[tuple[str, ...], ...]:
     """Distinct legal module sets, smallest first; `moe` already holds moe_act and shared_experts."""
-    names = [n for n in freed_names(run.arch) if not _forbidden(run, n)]
+    names = tuple(n for n in freed_names(run.arch) if not _forbidden(run, n))
+    tables = (layer_tensors(run, kind) for kind in _kinds(run.arch))
+    return _distinct(names, tuple(tuple((row.name, row.freed_by) for row in table) for table in tables))
+
+
+@lru_cache(maxsize=1024)
+def _distinct(
+    names: tuple[str, ...], tables: tuple[tuple[tuple[str, frozenset[str]], ...], ...]
+) -> tuple[tuple[str, ...], ...]:
+    """Sets that free different tensors. `tables`: (tensor, what frees it) of each layer kind."""
     seen: set[tuple[frozenset[str], ...]] = set()
+    sets: list[tuple[str, ...]] = []
     for size in range(1, len(names) + 1):
         for chosen in combinations(names, size):
-            effect = _effect(run, frozenset(chosen))
+            modules = frozenset(chosen)
+            effect = tuple(frozenset(name for name, freed_by in table if freed_by & modules) for table in tables)
             if effect not in seen and any(effect):
                 seen.add(effect)
-                yield chosen
-
-
-def _effect(run: Run, modules: frozenset[str]) -> tuple[frozenset[str], ...]:
-    """Names of the tensors that a set frees, per layer kind."""
-    return tuple(
-        frozenset(row.name for row in layer_tensors(run, kind) if row.freed_by & modules) for kind in _kinds(run.arch)
-    )
+                sets.append(chosen)
+    return tuple(sets)
 
 
 @lru_cache(maxsize=1024)
@@ -138,11 +144,7 @@ class _Key:
 @lru_cache(maxsize=8192)
 def _worthwhile(key: _Key) -> tuple[RecomputeChoice, ...]:
     run = key.run
-    costed = []
-    for choice in choices(run):
-        variant = with_choice(run, choice)
-        kept = sum(_kept(variant, kind, choice) * run.arch.layer_kinds.count(kind) for kind in _kinds(run.arch))
-        costed.append((replay_seconds(variant), kept, choice))
+    costed = [(seconds, kept, choice) for choice, seconds, kept in _costs(run)]
     costed.sort(key=lambda item: (item[0], item[1]))
     front: list[RecomputeChoice] = []
     least = float("inf")
@@ -157,9 +159,17 @@ SAME = 0.02
 """Relative difference of kept bytes below which a dearer choice is not worth showing."""
 
 
-def _kept(run: Run, kind: LayerKind, choice: RecomputeChoice) -> float:
-    saved = layer_saved_bytes(run, kind)
-    return saved.layer_input if choice.granularity == "full" else saved.kept
+def _costs(run: Run) -> Iterator[tuple[RecomputeChoice, float, float]]:
+    """(choice, replay seconds, kept bytes) of one microbatch over all layers. Only the modules differ between choices,
+    so the facts of the run are taken once."""
+    kinds = [(kind, run.arch.layer_kinds.count(kind)) for kind in _kinds(run.arch)]
+    speed, memory = speed_facts(with_choice(run, NONE)), activation_facts(run)
+    for choice in choices(run):
+        modules, full = frozenset(choice.modules), choice.granularity == "full"
+        facts = speed._replace(recompute=modules, full_recompute=float(full))
+        saved = [(saved_under(memory, kind, modules, run.offload_modules), count) for kind, count in kinds]
+        kept = sum((of_layer.layer_input if full else of_layer.kept) * count for of_layer, count in saved)
+        yield choice, sum(layer_time(facts, kind).recompute * count for kind, count in kinds), kept
 
 
 def replay_seconds(run: Run) -> float:

@@ -287,8 +287,6 @@ def _cheapest(run: Run, offload: float, cutoff: float) -> Plan | None:
     """The first of the recompute choices, dearer ones keeping less, that fits at this offload; by bisection."""
     pinned = run.written.recompute is not None
     sets = (_pinned(run),) if pinned else worthwhile(run)
-    if seconds_per_token(step_time(variant_of(run, None if pinned else sets[0], offload))) > cutoff:
-        return None
     judged: dict[int, tuple[Run, str]] = {}
 
     def fits(index: int) -> str:
@@ -297,13 +295,23 @@ def _cheapest(run: Run, offload: float, cutoff: float) -> Plan | None:
             judged[index] = (variant, _fits(variant))
         return judged[index][1]
 
-    for wanted in (("yes",), ("yes", "tight")):
+    def too_slow(index: int) -> bool:
+        return seconds_per_token(step_time(variant_of(run, None if pinned else sets[index], offload))) > cutoff
+
+    if too_slow(0):
+        return None
+    for wanted in (("yes",), ("yes", "tight")) if cutoff == float("inf") else (("yes",),):
         if fits(len(sets) - 1) not in wanted:
             continue
         low, high = 0, len(sets) - 1
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if fits(middle) in wanted else (middle + 1, high)
+            if fits(middle) in wanted:
+                high = middle
+            elif cutoff < float("inf") and too_slow(middle + 1):
+                return None
+            else:
+                low = middle + 1
         variant, verdict_ = judged[low] if low in judged else (fits(low), judged[low])[1]
         return Plan(variant.written, variant, estimate(variant), step_time(variant), verdict_, sets[low], offload)
     return None

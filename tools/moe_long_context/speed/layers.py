@@ -60,14 +60,36 @@ def _replayed_launches(facts: Facts, kind: LayerKind, part: Part) -> float:
     return count + table.replay_moe_act * ("moe_act" in names)
 
 
+ATTENTION_REPLAYS = frozenset({"core_attn", "mla_up_proj"})
+"""Recompute modules that `attention_part` reads."""
+FFN_REPLAYS = frozenset({"mlp", "moe", "moe_act", "shared_experts"})
+"""Recompute modules that `moe_part` and `dense_part` read."""
+
+
+@lru_cache(maxsize=65536)
+def _attention(facts: Facts, kind: LayerKind) -> Part:
+    return attention_part(facts, kind)
+
+
+@lru_cache(maxsize=65536)
+def _feed_forward(facts: Facts, ffn: str) -> Part:
+    return moe_part(facts) if ffn == "moe" else dense_part(facts) if ffn == "dense" else Part()
+
+
+def _both_halves(facts: Facts, kind: LayerKind) -> Part:
+    """Attention and feed-forward. Each is looked up with its own recompute modules, so that module sets share it."""
+    attention = facts._replace(recompute=facts.recompute & ATTENTION_REPLAYS, full_recompute=0.0)
+    part = _attention(attention, kind)
+    if kind.ffn == "none":
+        return part
+    feed_forward = facts._replace(recompute=facts.recompute & FFN_REPLAYS, full_recompute=0.0)
+    return part.plus(_feed_forward(feed_forward, kind.ffn))
+
+
 @lru_cache(maxsize=65536)
 def layer_time(facts: Facts, kind: LayerKind) -> LayerTime:
     """One layer and microbatch: kernels and exposed exchanges, joined with the host's launch time in quadrature."""
-    part = attention_part(facts, kind)
-    if kind.ffn == "moe":
-        part = part.plus(moe_part(facts))
-    elif kind.ffn == "dense":
-        part = part.plus(dense_part(facts))
+    part = _both_halves(facts, kind)
     norms, e = _norms(facts, kind), facts.eff
     forward, backward = part.forward + norms.forward, part.backward + norms.backward
     replay, replay_ep = part.replay, part.replay_ep

@@ -36,6 +36,7 @@ __all__ = [
     "mtp_replayed_bytes",
     "mtp_saved_bytes",
     "postprocess_saved_bytes",
+    "saved_under",
 ]
 
 AFTER_ATTENTION = frozenset({"pre_mlp_layernorm", "mlp", "router", "token_dispatcher", "experts", "shared_experts"})
@@ -78,11 +79,12 @@ def _dropout(x: Facts, module: str) -> list[SavedTensor]:
 
 def layer_saved_bytes(run: Run, kind: LayerKind) -> LayerSaved:
     """Kept bytes under the run's recompute modules, and what its backward makes again."""
-    return _saved(facts_of(run), kind, run.recompute_modules, run.offload_modules)
+    return saved_under(facts_of(run), kind, run.recompute_modules, run.offload_modules)
 
 
 @lru_cache(maxsize=65536)
-def _saved(x: Facts, kind: LayerKind, modules: frozenset[str], offloaded: frozenset[str]) -> LayerSaved:
+def saved_under(x: Facts, kind: LayerKind, modules: frozenset[str], offloaded: frozenset[str]) -> LayerSaved:
+    """Kept bytes of a layer with these facts under any recompute modules and offloaded modules."""
     rows = _tensors(x, kind)
     plain = [row for row in rows if row.kept(frozenset())]
     stays = [row for row in rows if row.kept(modules) and not row.offloadable_by & offloaded]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from moe_long_context.catalog.architecture import Architecture
@@ -76,6 +77,7 @@ class Facts(NamedTuple):
     hidden_dropout: bool
 
 
+@lru_cache(maxsize=64)
 def facts_of(run: Run) -> Facts:
     """The facts of a run that decide what its layers keep.
 
